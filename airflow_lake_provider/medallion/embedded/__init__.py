@@ -1,0 +1,1 @@
+"""The embedded engine: one machine, nothing to install but Python packages."""
