@@ -1,0 +1,7 @@
+"""``python -m airflow_lake_provider.cli``."""
+
+import sys
+
+from airflow_lake_provider.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Units of heavy work: what is claimed from the ledger is done by an engine, and the outcome is written back."""
