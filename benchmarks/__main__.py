@@ -26,6 +26,17 @@ from airflow_lake_provider.lake import Lake
 from airflow_lake_provider.settings import Settings
 from benchmarks import data
 
+# A process inherits the peak memory of the one that starts it, and this one has made large files: so a small one
+# starts it.
+_LAUNCH = """
+import json, os, subprocess, sys, time
+started = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:])
+_, status, usage = os.wait4(process.pid, 0)
+print(json.dumps([time.perf_counter() - started, usage.ru_maxrss * 1024]))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -69,17 +80,13 @@ class Bench:
     def command(self, *words: str) -> tuple[float, int]:
         """Wall seconds and peak memory in bytes of one ``lake`` command as a process of its own."""
         environment = {**os.environ, "LAKE_HOME": str(self.home)}
-        started = time.perf_counter()
         command = [sys.executable, "-m", "airflow_lake_provider.cli", *words]
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        output = process.stdout.read()
-        process.stdout.close()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - started
-        assert process.returncode == 0, output
-        return seconds, usage.ru_maxrss * 1024
+        done = subprocess.run(
+            [sys.executable, "-c", _LAUNCH, *command], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        seconds, peak = json.loads(done.stdout.splitlines()[-1])
+        return seconds, peak
 
     def three_layers(self) -> Figure:
         """(a) A file of 1 M rows into three layers, against DuckDB writing it to one Parquet file."""
