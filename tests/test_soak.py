@@ -43,7 +43,9 @@ def _three_gigabytes(path: Path) -> tuple[int, int]:
         for n in range(100_000)
     ]
     block = "".join(rows).encode()
-    text = sum(len(f"{n}{n * 7}.25") + 35 + (19 if n % 10 == 0 else 5) for n in range(100_000))
+    notes = ('line one\nline "two"', "plain")
+    rest = len(".25") + len("some text that goes on for a while")
+    text = sum(len(f"{n}{n * 7}") + rest + len(notes[n % 10 != 0]) for n in range(100_000))
     times = 3_000_000_000 // len(block) + 1
     with path.open("wb") as file:
         file.write(b"id,note,amount,text\n")
