@@ -20,7 +20,7 @@ from airflow_lake_provider.errors import (
 from airflow_lake_provider.ledger import Claim, Counts, File, Ledger, Outcome
 from airflow_lake_provider.medallion.content import check_content
 from airflow_lake_provider.medallion.dataset_settings import effective
-from airflow_lake_provider.medallion.engine import Engine, FileOutcome, FileWork, PresentFile
+from airflow_lake_provider.medallion.engine import Earlier, Engine, FileOutcome, FileWork, PresentFile
 from airflow_lake_provider.medallion.stored import from_summary, to_summary
 from airflow_lake_provider.raw import RawStore
 
@@ -92,7 +92,7 @@ def run_ingest(
     return results
 
 
-def _earlier(file: File) -> str:
+def _earlier(file: File) -> Earlier:
     """What the tables may hold of a file that is read (again)."""
     if file.settings_version is not None:
         return "other"  # it was ready before, and is read with other settings now
@@ -108,7 +108,7 @@ def _prepare(file: File, claim: Claim, raw: RawStore, temp_dir: Path, opened: Ex
         path=path,
         size=file.size,
         settings=effective(claim.dataset.settings, file.overrides),
-        earlier=_earlier(file),  # type: ignore[arg-type]
+        earlier=_earlier(file),
     )
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Fence = Callable[[], None]
 """Called before every commit; raises LeaseLost where another worker has taken over."""
 
+Earlier = Literal["nothing", "same", "other"]
+"""What the tables may hold of a file that is to be read, see FileWork."""
+
 Progress = Callable[[str, str, dict[str, Any]], None]
 """Called as ``progress(file_id, stage, numbers)`` when a stage of one file is done; numbers are rows, bytes,
 seconds."""
@@ -58,7 +61,7 @@ class FileWork:
     path: Path
     size: int
     settings: EffectiveSettings
-    earlier: Literal["nothing", "same", "other"] = "nothing"
+    earlier: Earlier = "nothing"
 
 
 @dataclass(slots=True)
