@@ -16,18 +16,24 @@ from typing import Final
 
 from airflow_lake_provider.medallion.dialect import ReadOptions
 from airflow_lake_provider.medallion.reading.detect_header import filled_width
-from airflow_lake_provider.medallion.reading.detect_readings import PRIORS, SCORED_RECORDS, Detector, Reading
+from airflow_lake_provider.medallion.reading.detect_obvious import find_obvious
+from airflow_lake_provider.medallion.reading.detect_readings import (
+    FEWEST_RECORDS,
+    HINT_FACTOR,
+    OFTEN_PUNCTUATION,
+    PRIORS,
+    SCORED_RECORDS,
+    Detector,
+    Reading,
+)
 from airflow_lake_provider.medallion.reading.detect_values import is_blank, kind_of
 
 SCORED_CHARACTERS: Final = 32_000
 _SCORED_LINES: Final = 6_000
 _FEWEST_LINES: Final = 6
-_OFTEN_PUNCTUATION: Final = 0.75
 _EXTENSIONS: Final[dict[str, str]] = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
-_HINT_FACTOR: Final = 1.3
 # What share of the best score a delimiter that no record lacks must have to go before what fits the records badly.
 _EVER_PRESENT: Final[dict[str, float]] = {"\t": 0.0, ";": 0.6, "|": 0.6}
-_FEWEST_RECORDS: Final = 3
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -51,9 +57,14 @@ def choose_dialect(text: str, *, complete: bool, options: ReadOptions, name: str
     ``text`` begins with the first line; ``complete`` says that it is the whole text; ``skipped`` is the number of
     records at its beginning that say nothing about the table. What ``options`` decides is not doubted. ``rejected``
     of the result is a reading that is better than the best one, had its delimiter occurred in the header record.
+    Where the best one is obvious, its records are only the leading ones.
     """
     scored = beginning(text, SCORED_CHARACTERS)
-    choice = _choose(Detector(scored, complete and len(scored) == len(text), options, skipped), name)
+    detector = Detector(scored, complete and len(scored) == len(text), options, skipped)
+    obvious = find_obvious(detector, _hint(name))
+    if obvious is not None:
+        return Choice(obvious, None, None)
+    choice = _choose(detector, name)
     best = choice.best
     if len(scored) < len(text) and (
         choice.few_records or best.coverage < 0.5 or best.dialect.quote is None or best.unclosed
@@ -80,8 +91,7 @@ def _choose(detector: Detector, name: str, contenders: Container[str] | None = N
     options, complete = detector.options, detector.complete
     if options.delimiter is not None:
         return Choice(detector.best_variation(options.delimiter or None), None, None)
-    name = name.lower().removesuffix(".gz")
-    hint = next((delimiter for ending, delimiter in _EXTENSIONS.items() if name.endswith(ending)), None)
+    hint = _hint(name)
     # One column is judged by less: without delimiters, every line with quotes is malformed and slow to read.
     few = beginning(detector.text, _SCORED_LINES)
     whole = Detector(few, detector.complete and few == detector.text, options, detector.skipped).best_variation(None)
@@ -92,11 +102,11 @@ def _choose(detector: Detector, name: str, contenders: Container[str] | None = N
         if contenders is not None and delimiter not in contenders:
             continue
         reading = detector.best_variation(delimiter)
-        if len(reading.records) < _FEWEST_RECORDS and reading.coverage < 0.5:
+        if len(reading.records) < FEWEST_RECORDS and reading.coverage < 0.5:
             few_records.append(delimiter)
         if delimiter == hint:
-            reading = replace(reading, score=reading.score * _HINT_FACTOR)
-        if PRIORS.get(delimiter, 1.0) <= _OFTEN_PUNCTUATION:
+            reading = replace(reading, score=reading.score * HINT_FACTOR)
+        if PRIORS.get(delimiter, 1.0) <= OFTEN_PUNCTUATION:
             reading = replace(reading, score=reading.score * detector.proof(reading))
         if reading.score > 0:
             readings.append(reading)
@@ -119,12 +129,18 @@ def _choose(detector: Detector, name: str, contenders: Container[str] | None = N
     return Choice(ranked[0], others[0] if others else None, rejected, tuple(few_records))
 
 
+def _hint(name: str) -> str | None:
+    """The delimiter that a file's name suggests."""
+    name = name.lower().removesuffix(".gz")
+    return next((delimiter for ending, delimiter in _EXTENSIONS.items() if name.endswith(ending)), None)
+
+
 def _ends_in_quotes(reading: Reading) -> bool:
     """Whether well-formed records are followed by one with a quoted field that takes up most of the text."""
     delimiter, quote = reading.dialect.delimiter, reading.dialect.quote
     if delimiter not in (",", "\t", ";", "|") or quote is None or reading.repaired or reading.unclosed:
         return False
-    return 0 < len(reading.records) < _FEWEST_RECORDS and reading.coverage < 0.5 and not reading.preamble
+    return 0 < len(reading.records) < FEWEST_RECORDS and reading.coverage < 0.5 and not reading.preamble
 
 
 def _ever_present_first(ranked: list[Reading]) -> list[Reading]:

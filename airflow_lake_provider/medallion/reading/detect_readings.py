@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from airflow_lake_provider.errors import UnclosedQuote
@@ -17,9 +17,16 @@ from airflow_lake_provider.medallion.reading.records import read_records
 
 SCORED_RECORDS: Final = 400
 _SCORED_CELLS: Final = 1_500
+FEWEST_RECORDS: Final = 3
+"""A reading with fewer records, of less than half of the text, cannot be judged by them."""
 _FEWEST_TELLING: Final = 3
+MOST_PROOF: Final = 1.3
+GAIN_OF_ONE_COLUMN: Final = 0.42
 # A delimiter that the first record has not is less probable than one that it has.
-_PREAMBLE_FACTOR: Final = 0.72
+PREAMBLE_FACTOR: Final = 0.72
+HINT_FACTOR: Final = 1.3
+OFTEN_PUNCTUATION: Final = 0.75
+"""Up to which prior a delimiter needs a proof."""
 
 # How probable a delimiter is before the text is seen.
 PRIORS: Final[dict[str, float]] = {
@@ -49,7 +56,7 @@ PRIORS: Final[dict[str, float]] = {
     " ": 0.65,
     "/": 0.55,
 }
-_LONG_PRIORS: Final[dict[str, float]] = {
+LONG_PRIORS: Final[dict[str, float]] = {
     "\t\t": 0.97,
     "||": 0.97,
     "::": 0.95,
@@ -86,8 +93,8 @@ _LONG_PRIORS: Final[dict[str, float]] = {
     "| ": 0.85,
     " | ": 0.93,
 }
-_QUOTES: Final = ('"', "'", "`")
-_ESCAPES: Final = "\\/\x00^~!#$@%&*|"
+QUOTES: Final = ('"', "'", "`")
+ESCAPES: Final = "\\/\x00^~!#$@%&*|"
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -132,20 +139,35 @@ class Detector:
         self.complete = complete
         self.options = options
         self.skipped = skipped
+        self._best: dict[tuple[str | None, bool], Reading] = {}
 
     def candidates(self) -> Iterable[str]:
-        """The delimiters that may be: they occur in one of the first lines, where the header is.
+        """The delimiters that may be."""
+        return (delimiter for delimiter in (*PRIORS, *LONG_PRIORS) if self.is_candidate(delimiter))
 
-        They are in a fair share of the lines, or of those that are left when quoted fields with line breaks in them
+    def is_candidate(self, delimiter: str) -> bool:
+        """Whether ``delimiter`` occurs in one of the first lines, where the header is, and often enough.
+
+        That is in a fair share of the lines, or of those that are left when quoted fields with line breaks in them
         are taken out.
         """
-        lines = [line for line in _LINE_END.split(self.text[:20_000]) if line]
-        head = "\n".join(lines[:12])
-        lines_wanted = max(1, len(lines) // 4)
-        for delimiter in (*PRIORS, *_LONG_PRIORS):
-            often = delimiter in head and sum(delimiter in line for line in lines) >= lines_wanted
-            if often or (delimiter in self.text and self._is_around_quotes(delimiter)):
-                yield delimiter
+        lines = self._first_lines
+        often = delimiter in self._head and sum(delimiter in line for line in lines) >= max(1, len(lines) // 4)
+        return often or (delimiter in self.text and self._is_around_quotes(delimiter))
+
+    @cached_property
+    def _first_lines(self) -> list[str]:
+        return [line for line in _LINE_END.split(self.text[:20_000]) if line]
+
+    @cached_property
+    def _head(self) -> str:
+        return "\n".join(self._first_lines[:12])
+
+    @cached_property
+    def whole_lines(self) -> list[str]:
+        """The lines that hold something, without a last one that may go on."""
+        text = self.text if self.complete else self.text[: self.text.rfind("\n") + 1]
+        return [line for line in _LINE_END.split(text) if line]
 
     def _is_around_quotes(self, delimiter: str) -> bool:
         if '"' not in self.text or not delimiter.strip(" "):
@@ -156,8 +178,17 @@ class Detector:
 
     def best_variation(self, delimiter: str | None) -> Reading:
         """The reading with ``delimiter`` whose quote and escape character make it the best formed one."""
+        asked = (delimiter, self.complete)
+        if asked not in self._best:
+            reading = self._best_variation(delimiter)
+            if self.complete != asked[1]:
+                return reading
+            self._best[asked] = reading
+        return self._best[asked]
+
+    def _best_variation(self, delimiter: str | None) -> Reading:
         options = self.options
-        quote = self._probable_quote(delimiter) if options.quote is None else options.quote or None
+        quote = self.probable_quote(delimiter) if options.quote is None else options.quote or None
         plain = Dialect(delimiter=delimiter, quote=quote, escape=options.escape or None)
         best = self._read(plain)
         if options.escape is None:
@@ -191,7 +222,7 @@ class Detector:
         """
         quote = reading.dialect.quote
         if quote and not reading.repaired and self.telling_fields(reading.dialect.delimiter, quote) >= _FEWEST_TELLING:
-            return 1.3
+            return MOST_PROOF
         rows = reading.records[reading.preamble + 1 :][:100] or reading.records
         for column in range(reading.width):
             cells = [fields[column] for fields in rows if column < len(fields) and not is_blank(fields[column])]
@@ -199,14 +230,14 @@ class Detector:
                 return 1.0
         return 0.55
 
-    def _probable_quote(self, delimiter: str | None) -> str:
+    def probable_quote(self, delimiter: str | None) -> str:
         """The quote, by the fields that begin and end with it."""
         enclosed = {
             quote: sum(1 for _ in _openings(delimiter, quote)[1].finditer(self.text))
-            for quote in _QUOTES
+            for quote in QUOTES
             if quote in self.text
         }
-        for quote in _QUOTES[1:]:
+        for quote in QUOTES[1:]:
             if quote not in enclosed or enclosed.get('"', 0) * 5 > enclosed[quote]:
                 continue
             if not enclosed[quote] and _openings(delimiter, quote)[0].search(self.text) is None:
@@ -231,7 +262,7 @@ class Detector:
         if not troubled and not (quote is not None and reading.spanning):
             return found
         if quote is not None and quote in text:
-            before = Counter(re.findall(rf"(?<!{re.escape(quote)})([{re.escape(_ESCAPES)}]){re.escape(quote)}", text))
+            before = Counter(re.findall(rf"(?<!{re.escape(quote)})([{re.escape(ESCAPES)}]){re.escape(quote)}", text))
             for escape, _ in before.most_common(3):
                 if escape not in (quote, delimiter):
                     found.append(escape)
@@ -266,7 +297,7 @@ class Detector:
             preamble = preamble_length(records, first)
         coverage = min(1.0, (end + 1) / (len(self.text) + 1))
         reading = Reading(dialect, records, preamble, repaired, coverage, unclosed, spanning, 0.0)
-        factor = _PREAMBLE_FACTOR if self.options.preamble is None and preamble > first else 1.0
+        factor = PREAMBLE_FACTOR if self.options.preamble is None and preamble > first else 1.0
         return replace(reading, score=_score(reading) * factor)
 
     def _records(self, dialect: Dialect, width: int | None) -> tuple[list[list[str]], int, int, bool, int]:
@@ -345,9 +376,9 @@ def _score(reading: Reading) -> float:
     near = sum(abs(width - mode) <= 1 for width in widths) / len(widths)
     consistency = 0.85 * consistency + 0.15 * near
     if delimiter is None:
-        gain, prior = 0.42, 1.0
+        gain, prior = GAIN_OF_ONE_COLUMN, 1.0
     else:
-        gain, prior = 1 - 0.6 / mode, PRIORS.get(delimiter) or _LONG_PRIORS.get(delimiter, 0.9)
+        gain, prior = gain_of(mode), PRIORS.get(delimiter) or LONG_PRIORS.get(delimiter, 0.9)
     formed = (1 - 0.7 * reading.repaired / len(reading.records)) * (0.3 if reading.unclosed else 1.0)
     if delimiter is not None and prior < 0.95:
         # Comment signs and the like stand at the beginnings of lines.
@@ -355,29 +386,49 @@ def _score(reading: Reading) -> float:
     return consistency * _cells_score(table, mode) * gain * prior * formed * (0.5 + 0.5 * reading.coverage)
 
 
+def gain_of(width: int) -> float:
+    """What a reading of ``width`` fields is worth: the more, the less probable by chance."""
+    return 1 - 0.6 / width
+
+
+def scored_rows(count: int, width: int) -> tuple[int, int]:
+    """Of ``count`` records every which one has its cells looked at, and how many of these at most."""
+    return max(1, count // SCORED_RECORDS), max(10, _SCORED_CELLS // max(width, 1))
+
+
+def row_cleanliness(fields: Sequence[str]) -> float | None:
+    """How clean the cells of a record are; None where all are blank.
+
+    A single cut-off cell in a wide row is as telling as one in a narrow row.
+    """
+    worst = 1.0
+    row = 0.0
+    cells = 0
+    for text in fields:
+        if is_blank(text):
+            continue
+        clean = cleanliness(text)
+        worst = min(worst, clean)
+        row += clean
+        cells += 1
+    return 0.7 * row / cells + 0.3 * worst if cells else None
+
+
 def _cells_score(table: Sequence[Sequence[str]], width: int) -> float:
     """The mean cleanliness of the cells; columns that never hold anything count as unclean."""
-    step = max(1, len(table) // SCORED_RECORDS)
-    rows = table[::step][: max(10, _SCORED_CELLS // max(width, 1))]
+    step, most = scored_rows(len(table), width)
+    rows = table[::step][:most]
     total = weight = 0.0
     filled = [False] * width
     for fields in rows:
-        # A single cut-off cell in a wide row is as telling as one in a narrow row.
-        worst = 1.0
-        row = 0.0
-        cells = 0
-        for column, text in enumerate(fields):
-            if is_blank(text):
-                continue
-            if column < width:
-                filled[column] = True
-            clean = cleanliness(text)
-            worst = min(worst, clean)
-            row += clean
-            cells += 1
-        if cells:
-            total += 0.7 * row / cells + 0.3 * worst
-            weight += 1
+        clean = row_cleanliness(fields)
+        if clean is None:
+            continue
+        total += clean
+        weight += 1
+        if not all(filled):
+            for column, text in enumerate(fields[:width]):
+                filled[column] = filled[column] or not is_blank(text)
     if not weight:
         return 0.3
     blank_columns = filled.count(False) / width

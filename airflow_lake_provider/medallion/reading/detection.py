@@ -13,8 +13,10 @@ from airflow_lake_provider.medallion.columns import column_names
 from airflow_lake_provider.medallion.dialect import Dialect, Doubt, LineEnd, ReadOptions
 from airflow_lake_provider.medallion.reading.detect_dialect import Choice, beginning, choose_dialect
 from airflow_lake_provider.medallion.reading.detect_header import holds_value, preamble_length, table_width
+from airflow_lake_provider.medallion.reading.detect_obvious import UNCERTAIN_FROM
 from airflow_lake_provider.medallion.reading.detect_values import is_blank, is_value, kind_of
 from airflow_lake_provider.medallion.reading.records import Record, read_records
+from airflow_lake_provider.medallion.reading.uniform import find_uniform
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _SEPARATOR_LINE: Final = re.compile(r'"?sep=([^"\r\n]{1,3})"?(?=\r|\n|\Z)', re.IGNORECASE)
@@ -28,6 +30,8 @@ _NAMES: Final[dict[str, str]] = {
 }
 _FEWEST_DELIMITERS: Final = 3
 _FEWEST_RECORDS: Final = 3
+# The header, 100 records whose cells are looked at, and a preamble with the records that it is told from.
+_LEADING: Final = 120
 _CHECKED_CHARACTERS: Final = 256_000
 
 
@@ -149,6 +153,11 @@ def _begins_with_spaces(records: Sequence[Record], dialect: Dialect) -> bool:
 
 
 def _read(sample: str, dialect: Dialect, complete: bool, width: int | None) -> list[Record]:
+    """The records of a sample; of those that are well formed and of one width only the leading ones, by which all
+    decisions are made then."""
+    uniform = find_uniform(sample, dialect, final=complete)
+    if uniform is not None:
+        return uniform.leading(_LEADING)
     records: list[Record] = []
     try:
         records.extend(read_records(sample, dialect, width=width, final=complete))
@@ -263,7 +272,7 @@ class _Doubts:
                 "preamble",
                 self.body[0] if self.body else None,
             )
-        if runner_up is not None and runner_up.score > 0.85 * best.score and len(self.records) > 0:
+        if runner_up is not None and runner_up.score > UNCERTAIN_FROM * best.score and len(self.records) > 0:
             self._add(
                 "delimiter_uncertain",
                 f"The text was read with {describe(best.dialect.delimiter)}; it would make nearly as good a table with "

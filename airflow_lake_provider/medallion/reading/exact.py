@@ -84,7 +84,7 @@ class Exact:
             stop = min(start + 8 * horizon, end)
             last = final and stop == end
             text, _ = codecs.utf_8_decode(data[start:stop], "strict", last)
-            if len(text) < horizon and not last:
+            if len(text) < horizon + self._margin and not last:
                 return []
             if last and len(text) <= horizon:
                 records = list(read_records(text, self.dialect, width=self.width, first_line=first_line))
@@ -102,23 +102,44 @@ class Exact:
         records: list[Record] = []
         try:
             for record in read_records(text, self.dialect, width=self.width, first_line=first_line):
-                if len(text) - record.start < horizon and not last:
+                if len(text) - record.start < horizon + self._margin and not last:
                     break
-                if record.end == len(text) or (record.repaired and record.end - record.start >= horizon):
+                if record.end == len(text) or (record.repaired and not self._is_read_so(record, text, horizon)):
                     break
                 records.append(record)
                 if horizon > self.lookahead:
                     break
         except UnclosedQuote:
             pass
-        if not records:
-            try:
-                first = next(read_records(text[:horizon], self.dialect, width=self.width, first_line=first_line), None)
-            except UnclosedQuote:
-                first = None
-            if first is not None and first.end < horizon:
-                records = [first]
+        if not records and (first := self._first(text, 0, horizon)) is not None and first.end < horizon:
+            records = [first]
         return records
+
+    def _is_read_so(self, record: Record, text: str, horizon: int) -> bool:
+        """Whether a malformed record is read in the same way as if the text ended at its horizon."""
+        if len(text) - record.start <= horizon:
+            return record.end - record.start < horizon
+        first = self._first(text, record.start, horizon)
+        end = record.end - record.start
+        return first is not None and (first.fields, first.end) == (record.fields, end) and end < horizon
+
+    @property
+    def _margin(self) -> int:
+        return max(len(self.dialect.delimiter or "") - 1, 0)
+
+    def _first(self, text: str, start: int, horizon: int) -> Record | None:
+        """The record that begins at ``start``, as if the text ended at its horizon, or behind a delimiter there."""
+        end = start + horizon
+        delimiter = self.dialect.delimiter or ""
+        for cut in range(1, len(delimiter)):
+            if text.startswith(delimiter, end - cut):
+                # Half of it behind a quote would make a well-formed record look malformed.
+                end += len(delimiter) - cut
+                break
+        try:
+            return next(read_records(text[start:end], self.dialect, width=self.width), None)
+        except UnclosedQuote:
+            return None
 
     def _accounted(
         self, text: str, records: list[Record], start: int, first_line: int, *, at_end: bool

@@ -154,9 +154,9 @@ class ColumnSummary:
             raise ValueError(
                 f"The column summary has version {data.get('v')!r}, expected {_SUMMARY_VERSION}: read the file again."
             )
-        known = {f.name for f in fields(cls)}
-        values = {key: value for key, value in data.items() if key != "v"}
-        if unknown := values.keys() - known:
+        values = dict(data)
+        del values["v"]
+        if unknown := values.keys() - _SUMMARY_KEYS:
             raise ValueError(f"The column summary has unknown keys: {', '.join(sorted(unknown))}.")
         if values.get("family") is not None and values["family"] not in FAMILIES:
             raise ValueError("The column summary has an unknown family.")
@@ -191,6 +191,9 @@ class ColumnSummary:
                 )
             case other:
                 return self.family == other
+
+
+_SUMMARY_KEYS: Final = frozenset(field.name for field in fields(ColumnSummary))
 
 
 def merge(a: ColumnSummary, b: ColumnSummary) -> ColumnSummary:

@@ -230,6 +230,17 @@ def test_far_text_decides_the_same_wherever_blocks_end(
     assert seen[0] == seen[1] == seen[2]
 
 
+def test_text_behind_its_horizon_says_nothing_about_a_malformed_record(path: Path) -> None:
+    rows = 'a\nb\nc\n"l1\nl2":: "s""t":: "s""t":: "s""t":: "é\r\n"\n\rKöln\n\x00\n'
+    path.write_bytes(rows.encode())
+    seen = []
+    for size in (3, 50, 5000):
+        with open_csv(path, options("::", '"', "\\"), block_size=size) as file:
+            file._exact = Exact(file.name, file.dialect, file.width, lookahead=8)
+            seen.append([row["column_1"] for batch in file.batches() for row in batch.to_pylist()])
+    assert seen[0] == seen[1] == seen[2]
+
+
 @pytest.mark.parametrize("delimiter", ["::", ","])
 def test_blocks_longer_than_malformed_records_may_look(path: Path, delimiter: str) -> None:
     text = "".join(f'{n}::"x"y::a\n' if n % 5000 == 9 else f"{n}::b::c\n" for n in range(60_000))
