@@ -24,10 +24,15 @@
     │   ├── LedgerUnavailable     it cannot be reached; trying again may help
     │   ├── TransitionRefused     the file is not in a state that allows this
     │   └── LeaseLost             another worker has taken over
-    └── CatalogError              the Iceberg catalog refuses
-        ├── CatalogUnavailable    it cannot be reached; trying again may help
-        │   └── CommitUnknown     a commit may or may not have taken place
-        └── CommitConflict        the table changed since it was read
+    ├── CatalogError              the Iceberg catalog refuses
+    │   ├── CatalogUnavailable    it cannot be reached; trying again may help
+    │   │   └── CommitUnknown     a commit may or may not have taken place
+    │   └── CommitConflict        the table changed since it was read
+    └── JobError                  a job did not give a result
+        ├── JobDied               it ended without one: a signal, an exit code, memory
+        ├── JobTimedOut           it took longer than it may
+        ├── JobFailed             an error that is not one of these ended it
+        └── JobStopped            it was stopped on purpose
 
 Messages are one sentence: what was wrong, where, what was expected, what to do. They name places
 (line, column, count) and never the text of a cell.
@@ -145,3 +150,40 @@ class CommitUnknown(CatalogUnavailable):
 
 class CommitConflict(CatalogError):
     """The table changed since it was read; the work is computed anew on the new base."""
+
+
+class JobError(LakeError):
+    """A job did not give a result."""
+
+
+class JobDied(JobError):
+    """A job ended without a result.
+
+    ``exit_code`` or ``signal`` is how, where that is known; ``peak_bytes`` is the most memory that it and its children
+    were seen to use.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        peak_bytes: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.signal = signal
+        self.peak_bytes = peak_bytes
+
+
+class JobTimedOut(JobError):
+    """A job was stopped because it took longer than it may."""
+
+
+class JobFailed(JobError):
+    """An error that is not one of this package's ended a job; its text stays in the job, since it may quote a cell."""
+
+
+class JobStopped(JobError):
+    """A job was stopped on purpose."""

@@ -1,43 +1,36 @@
-"""A lake as a program uses it: the ledger, raw storage, the catalog and an engine, opened when first needed.
+"""A lake as a program uses it: files and datasets, and what is done with them.
 
 Everything that the ``lake`` command does is a method here, without a scheduler and without printing.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.dataset import DatasetName, Layer
 from airflow_lake_provider.errors import (
+    InvalidName,
     LakeError,
-    LeaseLost,
     LedgerUnavailable,
     NotFound,
-    SettingsError,
+    StorageError,
+    StorageUnavailable,
 )
-from airflow_lake_provider.settings import Settings
+from airflow_lake_provider.services import Services
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.catalog import Catalog
 
-    from airflow_lake_provider.jobs.attempts import Attempts
-    from airflow_lake_provider.jobs.ingest import Watcher
-    from airflow_lake_provider.ledger import Claim, File, Ledger
-    from airflow_lake_provider.medallion.engine import Engine, TableColumn
-    from airflow_lake_provider.raw import RawStore
+    from airflow_lake_provider.jobs.recording import Watcher
+    from airflow_lake_provider.ledger import File, NewFile
+    from airflow_lake_provider.medallion.engine import TableColumn
 
-logger = logging.getLogger(__name__)
 
-EngineName = Literal["duckdb"]
+# A transaction for each of many small files would take longer than storing them.
+_REGISTERED_TOGETHER = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,93 +46,12 @@ def _nothing(file: File, stage: str, numbers: dict[str, Any]) -> None:
     """Watch nothing."""
 
 
-class Lake(AbstractContextManager["Lake"]):
-    """The lake that the settings describe. Embedded services start when they are needed, and go on running."""
+def _no_progress(file_id: str, stage: str, numbers: dict[str, Any]) -> None:
+    """A rebuild has no stages of files."""
 
-    def __init__(self, settings: Settings | None = None, *, engine: str | None = None) -> None:
-        self.settings = settings or Settings.from_env()
-        name = engine or self.settings.engine
-        if name != "duckdb":
-            raise SettingsError(f"The engine {name!r} cannot be used: this version has the engine 'duckdb'.")
 
-    @property
-    def worker(self) -> str:
-        """The name under which this process appears in the ledger."""
-        return f"{socket.gethostname()}:{os.getpid()}"
-
-    @cached_property
-    def _dsn(self) -> str:
-        if self.settings.ledger is not None:
-            return self.settings.ledger.reveal()
-        from airflow_lake_provider.ledger.embedded import start
-
-        return start(self.settings.home)
-
-    @cached_property
-    def ledger(self) -> Ledger:
-        """The ingest database, its tables up to date."""
-        from airflow_lake_provider.ledger import Ledger
-
-        return Ledger(self._dsn, max_attempts=self.settings.max_attempts, retry_for=self.settings.retry_seconds)
-
-    @cached_property
-    def raw(self) -> RawStore:
-        """Raw storage."""
-        from airflow_lake_provider.raw import RawStore
-
-        options = self.settings.raw_options
-        return RawStore(
-            self.settings.raw,
-            options=dict(options.reveal()) if options else None,
-            max_bytes=self.settings.max_file_bytes,
-            retry_seconds=self.settings.retry_seconds,
-        )
-
-    @cached_property
-    def catalog(self) -> Catalog:
-        """The Iceberg catalog."""
-        from airflow_lake_provider.catalog import open_catalog
-
-        settings = self.settings
-        properties = dict(settings.catalog_properties.reveal()) if settings.catalog_properties else {}
-        if settings.catalog_token is not None:
-            properties["token"] = settings.catalog_token.reveal()
-        if settings.catalog_credential is not None:
-            properties["credential"] = settings.catalog_credential.reveal()
-        warehouse = settings.warehouse
-        return open_catalog(
-            warehouse=f"file://{warehouse}" if warehouse.startswith("/") else warehouse,
-            dsn=None if settings.catalog_uri else self._dsn,
-            catalog_type=settings.catalog_type,
-            uri=settings.catalog_uri.reveal() if settings.catalog_uri else None,
-            properties=properties,
-            patience_seconds=settings.retry_seconds,
-        )
-
-    @cached_property
-    def engine(self) -> Engine:
-        """The engine that computes."""
-        from airflow_lake_provider.medallion.embedded.engine import EmbeddedEngine
-        from airflow_lake_provider.medallion.reading import Limits
-
-        settings = self.settings
-        return EmbeddedEngine(
-            self.catalog,
-            temp_dir=settings.temp_dir,
-            memory_limit=f"{settings.duckdb_memory_limit}B",
-            threads=settings.duckdb_threads,
-            target_file_bytes=settings.target_file_bytes,
-            limits=Limits(max_bytes=settings.max_decompressed_bytes, max_ratio=settings.max_compression_ratio),
-        )
-
-    def close(self) -> None:
-        """Close connections; the embedded services go on running."""
-        for part in ("engine", "catalog", "ledger"):
-            if part in self.__dict__:
-                getattr(self, part).close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+class Lake(Services):
+    """The lake that the settings describe, with what a user does with it."""
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -156,12 +68,43 @@ class Lake(AbstractContextManager["Lake"]):
         What cannot be read, or cannot be stored for want of space, is refused alone, and once storage is away all that
         follow are. ``overrides`` are checked settings for these files. Raises LakeError where the ledger refuses.
         """
-        from airflow_lake_provider.errors import InvalidName, StorageError, StorageUnavailable
+        self.ledger.ensure_dataset(dataset)
+        uploads: list[Upload] = []
+        stored: list[tuple[int, NewFile]] = []
+
+        def register() -> None:
+            new = [file for _, file in stored]
+            try:
+                files = self.ledger.upload(dataset, new, who=who)
+            except LedgerUnavailable:
+                stored.clear()  # they may have been registered after all: the bytes stay
+                raise
+            for (place, _), registered in zip(stored, files, strict=True):
+                uploads[place] = replace(uploads[place], file=registered)
+            stored.clear()
+
+        try:
+            self._store(paths, dataset, overrides or {}, uploads, stored, register)
+        except Exception:
+            for _, file in stored:
+                self.raw.delete(file.raw_uri)
+            raise
+        return uploads
+
+    def _store(
+        self,
+        paths: Sequence[Path],
+        dataset: DatasetName,
+        overrides: Mapping[str, Any],
+        uploads: list[Upload],
+        stored: list[tuple[int, NewFile]],
+        register: Callable[[], None],
+    ) -> None:
+        """Put files into raw storage; ``stored`` are those that ``register`` has to tell the ledger of, with their
+        places in ``uploads``."""
         from airflow_lake_provider.file_id import new_file_id
         from airflow_lake_provider.ledger import NewFile
 
-        self.ledger.ensure_dataset(dataset)
-        uploads: list[Upload] = []
         away: StorageUnavailable | None = None
         for path in paths:
             if away is not None:
@@ -169,24 +112,18 @@ class Lake(AbstractContextManager["Lake"]):
                 continue
             file_id = new_file_id()
             try:
-                stored = self.raw.put(path, dataset, file_id)
+                raw = self.raw.put(path, dataset, file_id)
             except (InvalidName, NotFound, StorageError) as error:
                 away = error if isinstance(error, StorageUnavailable) else None
                 uploads.append(Upload(path, None, str(error)))
                 continue
-            try:
-                (file,) = self.ledger.upload(
-                    dataset,
-                    NewFile(file_id, path.name, stored.uri, stored.size, stored.sha256, dict(overrides or {})),
-                    who=who,
-                )
-            except LedgerUnavailable:
-                raise  # it may have been registered after all: the bytes stay
-            except LakeError:
-                self.raw.delete(stored.uri)
-                raise
-            uploads.append(Upload(path, file))
-        return uploads
+            new = NewFile(file_id, path.name, raw.uri, raw.size, raw.sha256, dict(overrides))
+            stored.append((len(uploads), new))
+            uploads.append(Upload(path, None))
+            if len(stored) >= _REGISTERED_TOGETHER:
+                register()
+        if stored:
+            register()
 
     def process(self, dataset: DatasetName, file_ids: Collection[str], *, watch: Watcher = _nothing) -> list[File]:
         """Work until nothing more will happen to these files by itself, and return them.
@@ -195,16 +132,18 @@ class Lake(AbstractContextManager["Lake"]):
         use in trying on, the files are returned as they are, with a reason; whoever works on the dataset next goes on.
         Raises LedgerUnavailable.
         """
-        from airflow_lake_provider.jobs.attempts import Attempts
+        from airflow_lake_provider.jobs.runners import HereRunner
+        from airflow_lake_provider.jobs.worker import Worker
         from airflow_lake_provider.ledger import resting
 
         ids = list(file_ids)
-        attempts = Attempts(self.settings.max_attempts)
+        worker = Worker(self, HereRunner(self), watch=watch)
         wakeups: Iterator[object] | None = None
         trouble: LakeError | None = None
         while trouble is None and not self._resting(ids):
-            worked, trouble = self._work_once(dataset, watch, attempts)
-            if worked:
+            turn = worker.turn(dataset=dataset)
+            trouble = turn.trouble
+            if turn.dataset is not None:
                 continue
             if wakeups is None:
                 wakeups = iter(self.ledger.listen(poll=1.0))
@@ -216,56 +155,6 @@ class Lake(AbstractContextManager["Lake"]):
         from airflow_lake_provider.ledger import resting
 
         return all(map(resting, self.ledger.by_ids(file_ids)))
-
-    def _work_once(self, dataset: DatasetName, watch: Watcher, attempts: Attempts) -> tuple[bool, LakeError | None]:
-        """Claim and do one batch of work: whether there was one, and what makes it useless to go on."""
-        settings = self.settings
-        claim = self.ledger.claim(
-            self.worker,
-            dataset=dataset,
-            max_files=settings.batch_max_files,
-            max_bytes=settings.batch_max_bytes,
-            lease_seconds=settings.lease_seconds,
-        )
-        if claim is None:
-            return False, None
-        with ExitStack() as held:
-            held.enter_context(claim)
-            try:
-                return True, self._attempt(claim, watch, attempts)
-            except LeaseLost as error:
-                logger.warning("%s", error)
-                return True, None
-            except LedgerUnavailable:
-                held.pop_all()  # the time for reaching the ledger is used up: the lease ends by itself
-                raise
-
-    def _attempt(self, claim: Claim, watch: Watcher, attempts: Attempts) -> LakeError | None:
-        try:
-            self._run(claim, watch)
-        except (LeaseLost, LedgerUnavailable):
-            raise
-        except LakeError as error:
-            return None if attempts.failed(claim, error) else error
-        attempts.succeeded(claim)
-        return None
-
-    def _run(self, claim: Claim, watch: Watcher) -> None:
-        if claim.kind == "removal":
-            from airflow_lake_provider.jobs.removal import run_removal
-
-            run_removal(claim, ledger=self.ledger, engine=self.engine)
-            return
-        from airflow_lake_provider.jobs.ingest import run_ingest
-
-        run_ingest(
-            claim,
-            ledger=self.ledger,
-            raw=self.raw,
-            engine=self.engine,
-            temp_dir=self.settings.temp_dir,
-            watch=watch,
-        )
 
     def reread(
         self,
@@ -319,7 +208,8 @@ class Lake(AbstractContextManager["Lake"]):
 
         Waits for the dataset while another worker holds it. Raises NotFound.
         """
-        from airflow_lake_provider.jobs.ingest import present_files
+        from airflow_lake_provider.jobs.document import rebuild_document
+        from airflow_lake_provider.jobs.work import run_job
 
         lease = None
         while lease is None:
@@ -327,8 +217,8 @@ class Lake(AbstractContextManager["Lake"]):
                 dataset, self.worker, purpose="rebuild", lease_seconds=self.settings.lease_seconds, wait=5.0
             )
         with lease, lease.keep_alive():
-            present = present_files(self.ledger, lease.dataset)
-            return self.engine.rebuild(dataset, present, fence=lease.check)
+            rows: dict[Layer, int] = run_job(rebuild_document(lease, self.ledger), self, lease, _no_progress)["rows"]
+        return rows
 
     def schema(self, dataset: DatasetName, layer: Layer) -> tuple[list[TableColumn], list[TableColumn]]:
         """The data columns of a layer and its ``_`` columns. Raises NotFound where there is no table."""

@@ -213,6 +213,7 @@ def _optional(env: str, parse: Callable[[str], T], *, secret: bool = False) -> T
 
 
 _UNSET_PATH = Path()
+_LEDGER_PARTS = ("pg_host", "pg_port", "pg_database", "pg_user", "pg_password")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +267,10 @@ class Settings:
     max_attempts: int = _setting("LAKE_MAX_ATTEMPTS", "3", _integer(1))
     retry_seconds: float = _setting("LAKE_RETRY_SECONDS", "60", _number(0, "a number of seconds"))
 
+    # Jobs
+    job_timeout_seconds: float = _setting("JOB_TIMEOUT_SECONDS", "1800", _number(1, "a number of seconds"))
+    job_memory_limit: int | None = _optional("LAKE_JOB_MEMORY_LIMIT", parse_size)
+
     unknown: tuple[str, ...] = ()
     """Variables that are named like a setting but are none, sorted."""
 
@@ -301,6 +306,27 @@ class Settings:
                 raise SettingsError(f"{given.label} cannot be {shown}: it must be {error}.") from None
         _check_together(values, labels)
         return cls(**values, unknown=unknown)
+
+    def environment(self, *, ledger: str | None = None) -> dict[str, str]:
+        """The variables that give these same settings to another process, secrets among them.
+
+        ``ledger`` is the address of the ledger to use instead of the one that the settings name.
+        """
+        given: dict[str, str] = {}
+        for setting in SETTINGS:
+            # Without a host the parts of the address have no meaning, and are refused.
+            if setting.name in _LEDGER_PARTS and (ledger is not None or self.pg_host is None):
+                continue
+            if setting.name == "ledger_dsn" and ledger is not None:
+                continue
+            value = getattr(self, setting.name)
+            if value is None or value == "":
+                continue
+            value = value.reveal() if isinstance(value, Secret) else value
+            given[setting.env] = json.dumps(value) if isinstance(value, dict) else str(value)
+        if ledger is not None:
+            given["LAKE_LEDGER_DSN"] = ledger
+        return given
 
     @property
     def ledger(self) -> Secret[str] | None:
@@ -355,7 +381,7 @@ def _unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def _check_together(values: Mapping[str, Any], labels: Mapping[str, str]) -> None:
     """Refuse what is right one by one but not together, so that nothing that was given is silently left out."""
-    parts = [name for name in ("pg_host", "pg_port", "pg_database", "pg_user", "pg_password") if name in values]
+    parts = [name for name in _LEDGER_PARTS if name in values]
     if "ledger_dsn" in values and parts:
         raise SettingsError(
             f"Both {labels['ledger_dsn']} and {labels[parts[0]]} are set: give the ledger's address in one way."

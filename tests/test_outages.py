@@ -20,7 +20,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from airflow_lake_provider.catalog import PostgresCatalog
+from airflow_lake_provider.catalog.postgres import PostgresCatalog
 from airflow_lake_provider.dataset import LAYERS, DatasetName
 from airflow_lake_provider.errors import NoSpaceLeft
 from airflow_lake_provider.lake import Lake
@@ -517,8 +517,16 @@ def test_no_database_at_all(lake: Command, server: Server, tmp_path: Path, monke
     assert ingest(lake, small_csv(tmp_path)).code == 0
 
 
-def test_an_interrupt_right_after_a_commit(lake: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was committed stays whole, and the next command goes on from there."""
+@pytest.mark.parametrize("rows", [0, 3])
+def test_an_interrupt_right_after_a_commit(
+    lake: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """What was committed stays whole, and the next command goes on from there.
+
+    Without rows before, it is the commit that creates the table.
+    """
+    if rows:
+        assert ingest(lake, small_csv(tmp_path, "before.csv", rows)).code == 0
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -528,7 +536,7 @@ def test_an_interrupt_right_after_a_commit(lake: Command, tmp_path: Path, monkey
         assert ingest(lake, small_csv(tmp_path)).code == 130
     check()
     assert [line["status"] for line in ingest(lake, small_csv(tmp_path)).lines] == ["duplicate"]
-    check(**each(3))
+    check(**each(rows + 3))
 
 
 @pytest.mark.parametrize("how", ["gone", "a file"])

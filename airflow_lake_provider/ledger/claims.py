@@ -83,6 +83,13 @@ class Lease:
         """
         self.heartbeat()
 
+    def check_within(self, connection: Connection) -> None:
+        """The fence as part of a transaction on this same database, to be called right before its commit.
+
+        Until that transaction ends nobody can take the lease over. Raises LeaseLost.
+        """
+        leases.hold(connection, self.dataset.id, token=self.token)
+
     @contextmanager
     def keep_alive(self, every: float | None = None) -> Iterator[Self]:
         """Send heartbeats from a thread while the block runs, each ``every`` seconds (a third of the lease's length).

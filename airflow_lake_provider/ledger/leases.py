@@ -93,6 +93,13 @@ def renew(connection: Connection, dataset_id: int, *, token: str, seconds: float
         raise lost(connection, dataset_id)
 
 
+def hold(connection: Connection, dataset_id: int, *, token: str) -> None:
+    """See that the lease is still the one of ``token``, and keep it so until the transaction ends. Raises LeaseLost."""
+    query = select(datasets.c.id).where(datasets.c.id == dataset_id, datasets.c.lease_token == token)
+    if connection.execute(query.with_for_update(read=True)).one_or_none() is None:
+        raise lost(connection, dataset_id)
+
+
 def free(connection: Connection, dataset_id: int, *, token: str | None = None) -> None:
     """End the lease, if it is still the one of ``token`` (None: whichever it is)."""
     statement = update(datasets).where(datasets.c.id == dataset_id)
@@ -174,6 +181,17 @@ def sweep(connection: Connection, *, who: str | None, max_attempts: int) -> list
         back += put_back_stale(connection, dataset_id, actor="scheduler", who=who, max_attempts=max_attempts)
         free(connection, dataset_id)
     return back
+
+
+def unfinished(connection: Connection, *, table_name: str | None) -> int:
+    """How many files are waiting or being worked on; a removal that is put off is not, until it is due."""
+    waiting = or_(
+        files.c.status.in_(("uploaded", "processing")), and_(IS_REMOVAL, or_(DUE, files.c.lease_token.is_not(None)))
+    )
+    query = select(func.count()).select_from(files.join(datasets)).where(waiting)
+    if table_name is not None:
+        query = query.where(datasets.c.table_name == table_name)
+    return int(connection.execute(query).scalar_one())
 
 
 def take_files(

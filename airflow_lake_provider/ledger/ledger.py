@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from airflow_lake_provider.dataset import DatasetName
-from airflow_lake_provider.errors import LeaseLost, NotFound
+from airflow_lake_provider.errors import LeaseLost
 from airflow_lake_provider.ledger import leases, operations
 from airflow_lake_provider.ledger.claims import Claim, Lease
 from airflow_lake_provider.ledger.database import Database
-from airflow_lake_provider.ledger.listen import listen
-from airflow_lake_provider.ledger.records import Dataset, Event, File, Kind, NewFile, Notice
-from airflow_lake_provider.ledger.schema import datasets, file_events, files
-from airflow_lake_provider.ledger.states import STATUSES, Actor, Status
+from airflow_lake_provider.ledger.queries import Queries, as_ids, files_by_id
+from airflow_lake_provider.ledger.records import Dataset, File, Kind, NewFile
+from airflow_lake_provider.ledger.schema import datasets, files
+from airflow_lake_provider.ledger.states import Actor
 from airflow_lake_provider.ledger.transitions import (
     Move,
     apply,
     file_select,
     lock_dataset,
     lock_files,
-    resting,
     to_dataset,
     to_file,
 )
@@ -32,7 +31,7 @@ from airflow_lake_provider.ledger.transitions import (
 _PIECE: Final = 1000
 
 
-class Ledger:
+class Ledger(Queries):
     """The ingest database at ``dsn`` (a URL or ``key=value`` words), connected to on first use.
 
     Tables are created or upgraded then, unless ``migrate`` is False. ``max_attempts`` is how often the job of one file
@@ -51,7 +50,7 @@ class Ledger:
         migrate: bool = True,
     ) -> None:
         self.max_attempts = max_attempts
-        self._database = Database(dsn, retry_for=retry_for, backoff=backoff, pool_size=pool_size, migrate=migrate)
+        super().__init__(Database(dsn, retry_for=retry_for, backoff=backoff, pool_size=pool_size, migrate=migrate))
 
     def __repr__(self) -> str:
         return f"<Ledger {self._database.place}>"
@@ -96,7 +95,7 @@ class Ledger:
 
             def work(connection: Connection, again: bool, piece: Sequence[NewFile] = piece) -> list[File]:
                 operations.upload(connection, name, piece, who=who)
-                return _files(connection, [file.file_id for file in piece])
+                return files_by_id(connection, [file.file_id for file in piece])
 
             uploaded += self._database.run(work)
         return uploaded
@@ -109,8 +108,8 @@ class Ledger:
         """
 
         def work(connection: Connection, again: bool) -> list[File]:
-            operations.remove(connection, _ids(file_ids), "archiving", who=who)
-            return _files(connection, _ids(file_ids))
+            operations.remove(connection, as_ids(file_ids), "archiving", who=who)
+            return files_by_id(connection, as_ids(file_ids))
 
         return self._database.run(work)
 
@@ -118,8 +117,8 @@ class Ledger:
         """Take the rows of files out of all tables, and the raw files out of storage. Otherwise like ``archive``."""
 
         def work(connection: Connection, again: bool) -> list[File]:
-            operations.remove(connection, _ids(file_ids), "deleting", who=who)
-            return _files(connection, _ids(file_ids))
+            operations.remove(connection, as_ids(file_ids), "deleting", who=who)
+            return files_by_id(connection, as_ids(file_ids))
 
         return self._database.run(work)
 
@@ -290,114 +289,9 @@ class Ledger:
                 rest = [item for item in locked.file.pending if item != what]
                 note = Move(locked, locked.file.status, {"pending": rest}, data={"settled": what})
                 apply(connection, [note], actor=actor, who=who)
-            return _files(connection, [file_id])[0]
+            return files_by_id(connection, [file_id])[0]
 
         return self._database.run(work)
-
-    # -- what anyone may look at ---------------------------------------------------------------------------------------
-
-    def dataset(self, name: DatasetName) -> Dataset:
-        """The dataset; raises NotFound."""
-        return self._database.run(lambda connection, again: operations.find_dataset(connection, name))
-
-    def datasets(self) -> list[Dataset]:
-        """All datasets, by name."""
-        query = select(datasets).order_by(datasets.c.vendor, datasets.c.project, datasets.c.folder)
-        return self._database.run(lambda connection, again: [to_dataset(row) for row in connection.execute(query)])
-
-    def file(self, file_id: str) -> File:
-        """One file; raises NotFound."""
-        return self._database.run(lambda connection, again: _files(connection, [file_id])[0])
-
-    def by_ids(self, file_ids: Sequence[str]) -> list[File]:
-        """These files, in the order in which they are asked for; raises NotFound."""
-        return self._database.run(lambda connection, again: _files(connection, file_ids))
-
-    def files(
-        self,
-        dataset: DatasetName | None = None,
-        *,
-        statuses: Collection[Status] | None = None,
-        newest_first: bool = False,
-        after: int | None = None,
-        limit: int | None = None,
-    ) -> list[File]:
-        """Files in the order of upload, of one dataset and of some states only where given.
-
-        ``after`` is the ``seq`` of the last file of the page before, ``limit`` the length of a page.
-        """
-        query = file_select()
-        if dataset is not None:
-            query = query.where(datasets.c.table_name == dataset.table_name)
-        if statuses is not None:
-            query = query.where(files.c.status.in_(list(statuses)))
-        if after is not None:
-            query = query.where(files.c.seq < after if newest_first else files.c.seq > after)
-        query = query.order_by(files.c.seq.desc() if newest_first else files.c.seq).limit(limit)
-        return self._database.run(lambda connection, again: [to_file(row) for row in connection.execute(query)])
-
-    def present_files(self, dataset: DatasetName) -> list[File]:
-        """The ready files of a dataset in the order of upload, with their summaries.
-
-        Files that are being read are not among them: the claim that holds them knows about those.
-        """
-        return self.files(dataset, statuses=["ready"])
-
-    def status_counts(self, dataset: DatasetName | None = None) -> dict[Status, int]:
-        """How many files are in each state, in one dataset or in all; every state is named."""
-        query = select(files.c.status, func.count().label("number")).group_by(files.c.status)
-        if dataset is not None:
-            query = query.join(datasets).where(datasets.c.table_name == dataset.table_name)
-
-        def work(connection: Connection, again: bool) -> dict[Status, int]:
-            found = {row.status: row.number for row in connection.execute(query)}
-            return {status: found.get(status, 0) for status in STATUSES}
-
-        return self._database.run(work)
-
-    def events(
-        self,
-        file_id: str | None = None,
-        *,
-        dataset: DatasetName | None = None,
-        after: int = 0,
-        limit: int | None = None,
-    ) -> list[Event]:
-        """History, oldest first: of one file, of one dataset, or of everything; ``after`` is the last ``id`` seen."""
-        query = select(file_events).where(file_events.c.id > after).order_by(file_events.c.id).limit(limit)
-        if file_id is not None:
-            query = query.where(file_events.c.file_id == file_id)
-        if dataset is not None:
-            query = query.join(datasets).where(datasets.c.table_name == dataset.table_name)
-
-        def work(connection: Connection, again: bool) -> list[Event]:
-            return [Event(**row._mapping) for row in connection.execute(query)]
-
-        return self._database.run(work)
-
-    def listen(self, *, poll: float = 5.0) -> Iterator[tuple[Notice, ...]]:
-        """Wake-ups: once as soon as notifications arrive here, then at each, and at least every ``poll`` seconds.
-
-        Look at the ledger at every one, the first included.
-        """
-        self.open()
-        return listen(self._database, poll=poll)
-
-    def wait(self, file_ids: str | Sequence[str], *, timeout: float | None = None, poll: float = 5.0) -> list[File]:
-        """Wait until nothing more will happen to any of these files by itself, and return them as they are then.
-
-        After ``timeout`` seconds (None: never) they are returned as they are; ``resting`` tells which were not done.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        found = self.by_ids(_ids(file_ids))
-        if all(map(resting, found)):
-            return found
-        shortest = poll if timeout is None else max(min(poll, timeout), 0.01)
-        for _ in self.listen(poll=shortest):
-            found = self.by_ids(_ids(file_ids))
-            if all(map(resting, found)) or (deadline is not None and time.monotonic() >= deadline):
-                break
-        return found
 
     # -- inner parts ---------------------------------------------------------------------------------------------------
 
@@ -405,8 +299,8 @@ class Ledger:
         self, file_ids: str | Sequence[str], word: str, overrides: Mapping[str, Any] | None, who: str | None
     ) -> list[File]:
         def work(connection: Connection, again: bool) -> list[File]:
-            operations.read_again(connection, _ids(file_ids), word, overrides=overrides, who=who, again=again)
-            return _files(connection, _ids(file_ids))
+            operations.read_again(connection, as_ids(file_ids), word, overrides=overrides, who=who, again=again)
+            return files_by_id(connection, as_ids(file_ids))
 
         return self._database.run(work)
 
@@ -425,16 +319,3 @@ class Ledger:
             lease_seconds=lease_seconds,
             max_attempts=self.max_attempts,
         )
-
-
-def _ids(file_ids: str | Sequence[str]) -> list[str]:
-    return [file_ids] if isinstance(file_ids, str) else list(file_ids)
-
-
-def _files(connection: Connection, file_ids: Sequence[str]) -> list[File]:
-    rows = connection.execute(file_select().where(files.c.file_id.in_(file_ids)))
-    found = {file.file_id: file for file in map(to_file, rows)}
-    missing = [file_id for file_id in file_ids if file_id not in found]
-    if missing:
-        raise NotFound(f"The ledger has no file {missing[0]}: list the files to see which there are.")
-    return [found[file_id] for file_id in file_ids]

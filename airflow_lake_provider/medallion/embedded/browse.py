@@ -14,10 +14,11 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
 from airflow_lake_provider.dataset import Layer
+from airflow_lake_provider.medallion.embedded.layout import SYSTEM_COLUMNS, data_columns
 from airflow_lake_provider.medallion.embedded.owners import owners
 from airflow_lake_provider.medallion.embedded.parquet import literal, local_path, quote
 from airflow_lake_provider.medallion.embedded.relations import display_order, table_relation
-from airflow_lake_provider.medallion.embedded.tables import SYSTEM_COLUMNS, data_columns, live_files
+from airflow_lake_provider.medallion.embedded.tables import live_files
 
 _BATCH_ROWS = 10_000
 _SORTED_ROWS = 100_000

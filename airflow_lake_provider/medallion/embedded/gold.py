@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
+from airflow_lake_provider.medallion.embedded.layout import data_columns
 from airflow_lake_provider.medallion.embedded.parquet import copy_file, copy_query, new_data_path, quote
 from airflow_lake_provider.medallion.embedded.relations import table_relation
-from airflow_lake_provider.medallion.embedded.tables import data_columns
 
 # So many 8-byte hashes are sorted at once; for more, DuckDB groups them and spills.
 _SORTED_IN_MEMORY = 20_000_000

@@ -9,8 +9,8 @@ import duckdb
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, TimestamptzType
 
+from airflow_lake_provider.medallion.embedded.layout import column_type
 from airflow_lake_provider.medallion.embedded.parquet import literal, paths_list, quote
-from airflow_lake_provider.medallion.embedded.tables import column_type
 
 _OPTIONS = {
     # Nothing is fetched from anywhere while data is computed.

@@ -7,9 +7,9 @@ and whoever meets CommitConflict starts over from a fresh base.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog
@@ -27,119 +27,20 @@ from pyiceberg.table.update import (
     TableUpdate,
     update_table_metadata,
 )
-from pyiceberg.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IcebergType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-)
+from pyiceberg.types import IcebergType, NestedField
 
-from airflow_lake_provider.dataset import DatasetName, Layer
-from airflow_lake_provider.errors import CatalogUnavailable, CommitConflict, CommitUnknown
+from airflow_lake_provider.dataset import LAYERS, DatasetName, Layer
+from airflow_lake_provider.errors import CatalogError, CommitConflict, CommitUnknown, LeaseLost
+from airflow_lake_provider.medallion.embedded.layout import (
+    PROPERTIES,
+    SYSTEM_COLUMNS,
+    SYSTEM_FIELDS,
+    Column,
+    iceberg_type,
+)
 from airflow_lake_provider.medallion.embedded.parquet import discard, local_path
 from airflow_lake_provider.medallion.embedded.storage import storage_reported
 from airflow_lake_provider.medallion.engine import Fence
-from airflow_lake_provider.medallion.types import DECIMAL_PRECISION, ColumnType
-
-PROPERTIES = {
-    "format-version": "2",
-    "commit.retry.num-retries": "0",
-    # The default, truncate(16), hides whether a data file holds one file's rows alone.
-    "write.metadata.metrics.column._file_id": "full",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-    "commit.manifest-merge.enabled": "true",
-    "commit.manifest.min-count-to-merge": "20",
-    "write.parquet.compression-codec": "zstd",
-}
-
-# `_row_number` is laid out in gold too and dropped at once: its field id stays taken, so that a column added to
-# silver and to gold in the same order has the same id in both, and a data file of the one can be a data file of the
-# other.
-_SYSTEM: dict[Layer, tuple[NestedField, ...]] = {
-    "bronze": (
-        NestedField(1, "_file_id", StringType(), required=False),
-        NestedField(2, "_source_file", StringType(), required=False),
-        NestedField(3, "_ingested_at", TimestamptzType(), required=False),
-        NestedField(4, "_row_number", LongType(), required=False),
-        NestedField(5, "_rescued", ListType(6, StringType(), element_required=False), required=False),
-    ),
-    "silver": (
-        NestedField(1, "_file_id", StringType(), required=False),
-        NestedField(2, "_row_number", LongType(), required=False),
-        NestedField(3, "_row_hash", LongType(), required=False),
-    ),
-    "gold": (
-        NestedField(1, "_file_id", StringType(), required=False),
-        NestedField(2, "_row_number", LongType(), required=False),
-        NestedField(3, "_row_hash", LongType(), required=False),
-    ),
-}
-_ABSENT_IN_GOLD = "_row_number"
-
-SYSTEM_COLUMNS: dict[Layer, tuple[str, ...]] = {
-    "bronze": ("_file_id", "_source_file", "_ingested_at", "_row_number", "_rescued"),
-    "silver": ("_file_id", "_row_number", "_row_hash"),
-    "gold": ("_file_id", "_row_hash"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A data column of a table: its name, its type, and the original header text as its doc."""
-
-    name: str
-    type: ColumnType
-    doc: str | None = None
-
-
-def iceberg_type(column_type: ColumnType) -> IcebergType:
-    """The Iceberg type that holds values of ``column_type``; a column without values is text."""
-    match column_type.name:
-        case "boolean":
-            return BooleanType()
-        case "bigint":
-            return LongType()
-        case "double":
-            return DoubleType()
-        case "decimal":
-            return DecimalType(DECIMAL_PRECISION, column_type.scale)
-        case "date":
-            return DateType()
-        case "timestamp":
-            return TimestampType()
-        case "timestamptz":
-            return TimestamptzType()
-        case _:
-            return StringType()
-
-
-def column_type(field_type: IcebergType) -> ColumnType:
-    """The inverse of ``iceberg_type`` for the types of data columns."""
-    match field_type:
-        case BooleanType():
-            return ColumnType("boolean")
-        case LongType():
-            return ColumnType("bigint")
-        case DoubleType():
-            return ColumnType("double")
-        case DecimalType():
-            return ColumnType("decimal", field_type.scale)
-        case DateType():
-            return ColumnType("date")
-        case TimestampType():
-            return ColumnType("timestamp")
-        case TimestamptzType():
-            return ColumnType("timestamptz")
-        case _:
-            return ColumnType("string")
 
 
 def load(catalog: Catalog, dataset: DatasetName, layer: Layer) -> Table | None:
@@ -148,6 +49,27 @@ def load(catalog: Catalog, dataset: DatasetName, layer: Layer) -> Table | None:
         return catalog.load_table(dataset.table(layer))
     except NoSuchTableError:
         return None
+
+
+def drop_tables(catalog: Catalog, dataset: DatasetName, fence: Fence) -> None:
+    """Drop the dataset's tables with all that lies under them: no file is present any more.
+
+    Raises LeaseLost from the fence. Only files that were there before it are deleted, so those of whoever takes over in
+    this moment and makes the tables anew stay.
+    """
+    for layer in LAYERS:
+        table = load(catalog, dataset, layer)
+        location = _staged(catalog, dataset, layer).location() if table is None else table.location()
+        folder = local_path(location)
+        paths = [path for path in folder.rglob("*") if not path.is_dir()]
+        fence()
+        if table is not None:
+            with contextlib.suppress(NoSuchTableError):  # dropped by a call whose answer was lost
+                catalog.drop_table(dataset.table(layer))
+        discard(paths)
+        for place in sorted((folder, *folder.rglob("*")), reverse=True):
+            with contextlib.suppress(OSError):  # not empty, or not there
+                place.rmdir()
 
 
 def live_files(table: Table | None) -> list[DataFile]:
@@ -164,22 +86,22 @@ def live_files(table: Table | None) -> list[DataFile]:
 
 
 def unnamed_files(table: Table) -> list[Path]:
-    """The data files and manifests in the table's folder that none of its snapshots names."""
+    """The data files, manifests and metadata files in the table's folder that the table does not name."""
     snapshots = table.snapshots()
     manifests = {item.manifest_path: item for snapshot in snapshots for item in snapshot.manifests(table.io)}
     named = {snapshot.manifest_list for snapshot in snapshots} | manifests.keys()
+    named |= {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     for manifest in manifests.values():
         named |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)}
     # Names hold a UUID, so they tell files apart however the path to the folder is spelt.
     names = {path.rpartition("/")[2] for path in named}
     folder = local_path(table.location())
-    found = (*folder.glob("data/*.parquet"), *folder.glob("metadata/*.avro"))
+    found = (
+        *folder.glob("data/*.parquet"),
+        *folder.glob("metadata/*.avro"),
+        *folder.glob("metadata/*.metadata.json"),
+    )
     return [path for path in found if path.name not in names]
-
-
-def data_columns(schema: Schema) -> list[NestedField]:
-    """The fields that came from files, in the table's order."""
-    return [field for field in schema.fields if not field.name.startswith("_")]
 
 
 class _Remembering:
@@ -201,7 +123,9 @@ class _Remembering:
 
 
 class _Alteration(_Remembering, Transaction):
-    pass
+    def _register_snapshot_producer(self, producer: object) -> None:
+        """PyIceberg would rebase what it knows of, and delete it after a conflict. That may be one with itself, where
+        something on the way has sent the commit twice."""
 
 
 class _Creation(_Remembering, CreateTableTransaction):
@@ -217,12 +141,7 @@ class TableChange:
         self._identifier = dataset.table(layer)
         self._base = load(catalog, dataset, layer)
         if self._base is None:
-            _ensure_namespace(catalog, layer)
-            begun = catalog.create_table_transaction(
-                self._identifier, schema=Schema(*_SYSTEM[layer]), properties=PROPERTIES
-            )
-            assert isinstance(begun._table, StagedTable)
-            self._transaction: Transaction = _Creation(begun._table)
+            self._transaction: Transaction = _Creation(_staged(catalog, dataset, layer))
         else:
             self._transaction = _Alteration(self._base)
         self._base_fields = {field.name: field for field in self._base.schema().fields} if self._base else {}
@@ -279,9 +198,7 @@ class TableChange:
         read as null in it, so the caller rewrites them unless they hold no value there.
         """
         metadata = self.metadata
-        system = [
-            field for field in _SYSTEM[self.layer] if not (self.layer == "gold" and field.name == _ABSENT_IN_GOLD)
-        ]
+        system = [field for field in SYSTEM_FIELDS[self.layer] if field.name in SYSTEM_COLUMNS[self.layer]]
         fields = [
             NestedField(
                 self.field_id(column.name, kind := iceberg_type(column.type)),
@@ -321,17 +238,20 @@ class TableChange:
         """Take data files of the base out in the commit."""
         self._dropped.extend(files)
 
-    def commit(self, fence: Fence, *, summary: dict[str, str] | None = None) -> bool:
+    def commit(self, fence: Fence, *, always: bool = False) -> bool:
         """Commit once; returns whether there was anything to commit.
 
+        With ``always`` a table that exists gets an empty snapshot where nothing else changes: another writer's change
+        that was begun on the same base is refused from then on.
+
         Raises CommitConflict where the table is no longer what it was (nothing was changed), LeaseLost from the fence,
-        CatalogUnavailable where the catalog went away and the commit did not take place, CommitUnknown where that
-        cannot be found out.
+        CommitUnknown where the catalog went away and the commit may or may not have taken place.
         """
         folder = local_path(self.metadata.location) / "metadata"
         try:
             with storage_reported(folder=folder):
-                return self._commit(fence, summary or {})
+                created = self.create(fence)
+                return self._commit(fence, always and not created) or created
         except CommitUnknown:
             raise
         except Exception:
@@ -340,39 +260,72 @@ class TableChange:
                 discard(folder.glob(f"*{self._commit_id}*.avro"))
             raise
 
-    def _commit(self, fence: Fence, summary: dict[str, str]) -> bool:
-        snapshot_id = self._stage_snapshot(summary)
+    def create(self, fence: Fence) -> bool:
+        """Create the table, empty, if it is not there; returns whether it was. Raises as ``commit`` does.
+
+        Its rows come in a commit of their own. Created together with them, by a writer that has lost its lease without
+        knowing, it could follow its removal by another one: there is no older state that such a commit could be refused
+        for.
+        """
+        if self.exists:
+            return False
+        with storage_reported(folder=local_path(self.metadata.location) / "metadata"):
+            self._send(fence, None)
+        self._base = self._catalog.load_table(self._identifier)
+        self._transaction = _Alteration(self._base)
+        return True
+
+    def _commit(self, fence: Fence, always: bool) -> bool:
+        snapshot_id = self._stage_snapshot(empty=always and self.exists)
         if not self._transaction._updates:
             return False
+        self._send(fence, snapshot_id)
+        return True
+
+    def _send(self, fence: Fence, snapshot_id: int | None) -> None:
         fence()
         try:
             self._transaction.commit_transaction()
-        except (CommitFailedException, IcebergTableAlreadyExistsError) as error:
-            raise CommitConflict(
-                f"Table {'.'.join(self._identifier)} was changed by another writer meanwhile; nothing was committed, "
-                "the work starts over on the new state."
-            ) from error
+        except LeaseLost:
+            raise
+        except (CommitFailedException, IcebergTableAlreadyExistsError, NoSuchTableError) as error:
+            # Something on the way there may have sent it twice: then the answer is that of the second time.
+            if not self._took_place(snapshot_id, error):
+                raise CommitConflict(
+                    f"Table {'.'.join(self._identifier)} was changed by another writer meanwhile; nothing was "
+                    "committed, the work starts over on the new state."
+                ) from error
         except Exception as error:
-            try:
-                if self._took_place(snapshot_id):
-                    return True
-            except Exception as second:
+            if not isinstance(error, CatalogError) and isinstance(error, OSError):
+                raise  # of the embedded catalog, while it wrote what was to be committed
+            if not self._took_place(snapshot_id, error):
+                # It may still do so, so what was written for it has to stay.
                 raise CommitUnknown(
-                    f"The catalog went away while table {'.'.join(self._identifier)} was committed "
-                    f"({type(error).__name__}) and did not come back; the next attempt finds out what it holds."
-                ) from second
-            if isinstance(error, OSError):
-                raise
-            raise CatalogUnavailable(
-                f"The commit to table {'.'.join(self._identifier)} did not take place ({type(error).__name__}); "
-                "nothing was changed, try again."
-            ) from error
-        return True
+                    f"The commit to table {'.'.join(self._identifier)} was not confirmed ({_cause(error)}), and did "
+                    "not take place so far; the next attempt finds out."
+                ) from error
 
-    def _stage_snapshot(self, summary: dict[str, str]) -> int | None:
-        if not self._appended and not self._dropped:
+    def _took_place(self, snapshot_id: int | None, error: Exception) -> bool:
+        """Whether a commit that ended with ``error`` is in the table after all."""
+        try:
+            table = self._catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            return False
+        except Exception as second:
+            raise CommitUnknown(
+                f"The catalog went away while table {'.'.join(self._identifier)} was committed ({_cause(error)}) and "
+                "did not come back; the next attempt finds out what it holds."
+            ) from second
+        if table.metadata.table_uuid != self.metadata.table_uuid:
+            return False
+        if snapshot_id is not None:
+            return table.metadata.snapshot_by_id(snapshot_id) is not None
+        return table.schema().fields == self.schema.fields
+
+    def _stage_snapshot(self, *, empty: bool) -> int | None:
+        if not self._appended and not self._dropped and not empty:
             return None
-        update = self._transaction.update_snapshot(snapshot_properties=summary)
+        update = self._transaction.update_snapshot()
         producer = update.overwrite() if self._dropped else update.merge_append()
         self._commit_id = producer.commit_uuid
         with producer as snapshot:
@@ -382,17 +335,19 @@ class TableChange:
                 snapshot.append_data_file(data_file)
         return int(producer.snapshot_id)
 
-    def _took_place(self, snapshot_id: int | None) -> bool:
-        """Whether a commit of unknown outcome is in the table after all."""
-        try:
-            table = self._catalog.load_table(self._identifier)
-        except NoSuchTableError:
-            return False
-        if table.metadata.table_uuid != self.metadata.table_uuid:
-            return False
-        if snapshot_id is not None:
-            return table.metadata.snapshot_by_id(snapshot_id) is not None
-        return table.schema().fields == self.schema.fields
+
+def _cause(error: Exception) -> str:
+    return type(error.__cause__ or error).__name__
+
+
+def _staged(catalog: Catalog, dataset: DatasetName, layer: Layer) -> StagedTable:
+    """The table as it would be created; so far only its namespace is made."""
+    _ensure_namespace(catalog, layer)
+    begun = catalog.create_table_transaction(
+        dataset.table(layer), schema=Schema(*SYSTEM_FIELDS[layer]), properties=PROPERTIES
+    )
+    assert isinstance(begun._table, StagedTable)
+    return begun._table
 
 
 def _ensure_namespace(catalog: Catalog, namespace: str) -> None:

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_lake_provider.errors import LeaseLost
-from airflow_lake_provider.medallion.embedded import engine as engine_module
 from airflow_lake_provider.medallion.embedded.engine import EmbeddedEngine
 from airflow_lake_provider.medallion.embedded.parquet import local_path
 from airflow_lake_provider.medallion.embedded.tables import live_files, load
+from airflow_lake_provider.medallion.embedded.update import DatasetUpdate
 from tests.medallion.embedded.conftest import Subject
 from tests.medallion.embedded.model import ModelFile, tables
 from tests.medallion.types.reference import Rules
@@ -206,7 +206,7 @@ def test_a_column_without_values_takes_a_type_without_a_rewrite(
 ) -> None:
     dataset.ingest(dataset.work("a,b\n1,\n"))
     before = {f.file_path for f in live_files(load(dataset.engine._catalog, dataset.name, "silver"))}
-    monkeypatch.setattr(engine_module._Run, "_bronze_sources", lambda *_: pytest.fail("silver was computed anew"))
+    monkeypatch.setattr(DatasetUpdate, "_bronze_sources", lambda *_: pytest.fail("silver was computed anew"))
     dataset.ingest(dataset.work("a,b\n2,2024-01-31\n"))
     after = {f.file_path for f in live_files(load(dataset.engine._catalog, dataset.name, "silver"))}
     assert before < after
