@@ -132,6 +132,10 @@ class TransitionRefused(LedgerError):
     """The file is not in a state that allows the transition."""
 
 
+class UploadAbandoned(LedgerError):
+    """An upload took so long that it was given up, and what was stored of it removed."""
+
+
 class LeaseLost(LedgerError):
     """Another worker has taken over; what this one still writes is refused."""
 

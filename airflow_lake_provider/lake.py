@@ -5,41 +5,22 @@ Everything that the ``lake`` command does is a method here, without a scheduler 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.dataset import DatasetName, Layer
-from airflow_lake_provider.errors import (
-    InvalidName,
-    LakeError,
-    LedgerUnavailable,
-    NotFound,
-    StorageError,
-    StorageUnavailable,
-)
+from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.services import Services
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_lake_provider.jobs.recording import Watcher
-    from airflow_lake_provider.ledger import File, NewFile
+    from airflow_lake_provider.ledger import File
     from airflow_lake_provider.medallion.engine import TableColumn
-
-
-# A transaction for each of many small files would take longer than storing them.
-_REGISTERED_TOGETHER = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """What became of one upload: the file as the ledger has it, or why it was refused before it had an id."""
-
-    path: Path
-    file: File | None
-    reason: str | None = None
+    from airflow_lake_provider.uploads import Upload
 
 
 def _nothing(file: File, stage: str, numbers: dict[str, Any]) -> None:
@@ -68,62 +49,10 @@ class Lake(Services):
         What cannot be read, or cannot be stored for want of space, is refused alone, and once storage is away all that
         follow are. ``overrides`` are checked settings for these files. Raises LakeError where the ledger refuses.
         """
-        self.ledger.ensure_dataset(dataset)
-        uploads: list[Upload] = []
-        stored: list[tuple[int, NewFile]] = []
+        from airflow_lake_provider.uploads import remove_abandoned, store
 
-        def register() -> None:
-            new = [file for _, file in stored]
-            try:
-                files = self.ledger.upload(dataset, new, who=who)
-            except LedgerUnavailable:
-                stored.clear()  # they may have been registered after all: the bytes stay
-                raise
-            for (place, _), registered in zip(stored, files, strict=True):
-                uploads[place] = replace(uploads[place], file=registered)
-            stored.clear()
-
-        try:
-            self._store(paths, dataset, overrides or {}, uploads, stored, register)
-        except Exception:
-            for _, file in stored:
-                self.raw.delete(file.raw_uri)
-            raise
-        return uploads
-
-    def _store(
-        self,
-        paths: Sequence[Path],
-        dataset: DatasetName,
-        overrides: Mapping[str, Any],
-        uploads: list[Upload],
-        stored: list[tuple[int, NewFile]],
-        register: Callable[[], None],
-    ) -> None:
-        """Put files into raw storage; ``stored`` are those that ``register`` has to tell the ledger of, with their
-        places in ``uploads``."""
-        from airflow_lake_provider.file_id import new_file_id
-        from airflow_lake_provider.ledger import NewFile
-
-        away: StorageUnavailable | None = None
-        for path in paths:
-            if away is not None:
-                uploads.append(Upload(path, None, str(away)))
-                continue
-            file_id = new_file_id()
-            try:
-                raw = self.raw.put(path, dataset, file_id)
-            except (InvalidName, NotFound, StorageError) as error:
-                away = error if isinstance(error, StorageUnavailable) else None
-                uploads.append(Upload(path, None, str(error)))
-                continue
-            new = NewFile(file_id, path.name, raw.uri, raw.size, raw.sha256, dict(overrides))
-            stored.append((len(uploads), new))
-            uploads.append(Upload(path, None))
-            if len(stored) >= _REGISTERED_TOGETHER:
-                register()
-        if stored:
-            register()
+        remove_abandoned(self)
+        return store(self, paths, dataset, overrides=overrides or {}, who=who)
 
     def process(self, dataset: DatasetName, file_ids: Collection[str], *, watch: Watcher = _nothing) -> list[File]:
         """Work until nothing more will happen to these files by itself, and return them.

@@ -241,7 +241,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _import_everything() -> None:
-    modules = ("medallion.embedded.engine", "catalog", "ledger.ledger", "jobs.ingest", "raw")
+    modules = ("medallion.embedded.engine", "catalog", "ledger.ledger", "jobs.worker", "jobs.work", "raw")
     imports = "; ".join(f"import airflow_lake_provider.{module}" for module in modules)
     subprocess.run([sys.executable, "-c", imports], check=True)
 

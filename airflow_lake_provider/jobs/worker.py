@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from airflow_lake_provider.jobs.attempts import Attempts
 from airflow_lake_provider.jobs.document import ingest_document, take_out_document
 from airflow_lake_provider.jobs.recording import Recorder, Watcher, outcomes
 from airflow_lake_provider.jobs.runners import Runner
+from airflow_lake_provider.uploads import remove_abandoned
 
 if TYPE_CHECKING:
     from airflow_lake_provider.dataset import DatasetName
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 # How long a worker that has met trouble waits before it looks for work again.
 _TROUBLE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 1.0
+# How often an idle worker looks for what uploads that died have left.
+_TIDY_SECONDS: Final = 600.0
 
 Until = Literal["once", "idle", "stopped"]
 
@@ -55,6 +59,7 @@ class Worker:
         self._attempts: dict[DatasetName, Attempts] = {}
         self._stop = threading.Event()
         self._why = "the worker was stopped"
+        self._tidy_again = 0.0
 
     def stop(self, reason: str) -> None:
         """Take no more work, and end the job under way; may be called from a signal handler or another thread."""
@@ -86,6 +91,7 @@ class Worker:
                     self._stop.wait(_TROUBLE_SECONDS)
                 if turn.dataset is not None:
                     continue
+                self._tidy()
                 if until == "idle" and not self._services.ledger.unfinished(dataset):
                     return None
                 if wakeups is None:
@@ -98,6 +104,12 @@ class Worker:
                 wakeups = None
                 self._stop.wait(_TROUBLE_SECONDS)
         return None
+
+    def _tidy(self) -> None:
+        """What is to be done now and then while there is no other work."""
+        if time.monotonic() >= self._tidy_again:
+            self._tidy_again = time.monotonic() + _TIDY_SECONDS
+            remove_abandoned(self._services)
 
     def turn(self, *, dataset: DatasetName | None = None, file_ids: Collection[str] | None = None) -> Turn:
         """Claim and do one batch of work, of one dataset where given. Raises LedgerUnavailable."""

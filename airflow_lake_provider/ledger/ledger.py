@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 
 from airflow_lake_provider.dataset import DatasetName
 from airflow_lake_provider.errors import LeaseLost
-from airflow_lake_provider.ledger import leases, operations
+from airflow_lake_provider.ledger import leases, operations, uploads
 from airflow_lake_provider.ledger.claims import Claim, Lease
 from airflow_lake_provider.ledger.database import Database
 from airflow_lake_provider.ledger.queries import Queries, as_ids, files_by_id
@@ -81,11 +81,37 @@ class Ledger(Queries):
         """The dataset, created where it is new; raises DatasetNameCollision where its table name is another's."""
         return self._database.run(lambda connection, again: operations.ensure_dataset(connection, name))
 
-    def upload(self, name: DatasetName, new: NewFile | Sequence[NewFile], *, who: str | None = None) -> list[File]:
+    def announce(self, places: Mapping[str, str], *, seconds: float) -> None:
+        """Say where the bytes of uploads will be in raw storage, by their ids, before any are stored.
+
+        What is not registered within ``seconds`` is ``abandoned``.
+        """
+        self._database.run(lambda connection, again: uploads.announce(connection, places, seconds=seconds))
+
+    def withdraw(self, file_ids: Collection[str]) -> None:
+        """Forget announced uploads of which nothing is in raw storage."""
+        self._database.run(lambda connection, again: uploads.withdraw(connection, file_ids))
+
+    def abandon(self, file_ids: Collection[str] | None = None, *, limit: int = 100) -> dict[str, str]:
+        """Give up announced uploads, where none are named those whose time is over; gives where their bytes are, by id.
+
+        Registered ones are not among them. The others come again until they are withdrawn.
+        """
+        return self._database.run(lambda connection, again: uploads.abandon(connection, file_ids, limit))
+
+    def upload(
+        self,
+        name: DatasetName,
+        new: NewFile | Sequence[NewFile],
+        *,
+        announced: bool = False,
+        who: str | None = None,
+    ) -> list[File]:
         """Register uploads, whose bytes are in raw storage; the dataset is created where it is new.
 
         A file whose bytes the dataset has already comes back as ``duplicate``. Registering one again changes nothing:
-        after an error the whole call may be repeated.
+        after an error the whole call may be repeated. Raises UploadAbandoned where one that was ``announced`` has been
+        given up since: then none of its piece of 1,000 is registered.
         """
         batch = [new] if isinstance(new, NewFile) else list(new)
         uploaded: list[File] = []
@@ -94,7 +120,7 @@ class Ledger(Queries):
             piece = batch[start : start + _PIECE]
 
             def work(connection: Connection, again: bool, piece: Sequence[NewFile] = piece) -> list[File]:
-                operations.upload(connection, name, piece, who=who)
+                operations.upload(connection, name, piece, announced=announced, who=who)
                 return files_by_id(connection, [file.file_id for file in piece])
 
             uploaded += self._database.run(work)

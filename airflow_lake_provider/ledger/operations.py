@@ -27,6 +27,7 @@ from airflow_lake_provider.ledger.transitions import (
     removal_values,
     to_dataset,
 )
+from airflow_lake_provider.ledger.uploads import arrived
 
 # The word for each way back to "uploaded", by the state it starts from.
 READ_AGAIN: Final[Mapping[str, tuple[Status, ...]]] = {
@@ -69,12 +70,19 @@ def find_dataset(connection: Connection, name: DatasetName) -> Dataset:
     return to_dataset(row)
 
 
-def upload(connection: Connection, name: DatasetName, new: Sequence[NewFile], *, who: str | None) -> None:
-    """Register uploads in the order given; those whose bytes the dataset has already become duplicates."""
+def upload(
+    connection: Connection, name: DatasetName, new: Sequence[NewFile], *, announced: bool, who: str | None
+) -> None:
+    """Register uploads in the order given; those whose bytes the dataset has already become duplicates.
+
+    Raises UploadAbandoned where one of them was ``announced`` and given up since.
+    """
     dataset = ensure_dataset(connection, name)
     lock_dataset(connection, dataset.id)
     known = _already_registered(connection, dataset.id, new)
     unique = {file.file_id: file for file in new if file.file_id not in known}
+    if announced:
+        arrived(connection, list(unique.values()))
     hashes = {file.sha256 for file in unique.values()}
     # Who has the bytes: its id, and whether it is ready.
     present = {

@@ -31,7 +31,7 @@ from airflow_lake_provider.ledger.states import ACTORS, COUNTED, STATUSES
 SCHEMA: Final = "lake"
 CHANNEL: Final = "lake"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 
 metadata = MetaData(schema=SCHEMA)
 
@@ -148,6 +148,17 @@ file_events = Table(
 Index("file_events_file_idx", file_events.c.file_id, file_events.c.id)
 Index("file_events_dataset_idx", file_events.c.dataset_id, file_events.c.id)
 Index("file_events_at_idx", file_events.c.at)
+
+# What is on its way into raw storage, so that whatever is left there by a process that died can be found.
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("file_id", Text, primary_key=True),
+    Column("raw_uri", Text, nullable=False),
+    Column("expires", DateTime(timezone=True), nullable=False),
+    Column("abandoned", Boolean, nullable=False, server_default=text("false")),
+)
+Index("uploads_expires_idx", uploads.c.expires)
 
 rebuilds = Table(
     "rebuilds",

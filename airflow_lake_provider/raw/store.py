@@ -86,7 +86,7 @@ class RawStore:
         """
         if name is None:
             name = source.name if isinstance(source, Path) else ""
-        uri = self._uri(dataset, file_id, clean_file_name(name))
+        uri = self.uri(dataset, file_id, name)
         place = self._place(uri)
         with _opened(source) as file:
             passing = _Passing(file, name, self._max_bytes)
@@ -98,6 +98,12 @@ class RawStore:
                     pass
                 self._compare(uri, _digest(place.read(uri)), (passing.size, passing.sha256))
         return RawFile(uri, passing.size, passing.sha256)
+
+    def uri(self, dataset: DatasetName, file_id: str, name: str) -> str:
+        """Where ``put`` stores a file. Raises InvalidName."""
+        if not _FILE_ID.fullmatch(file_id):
+            raise InvalidName(f"The file id {file_id!r} cannot be used: it must be 1 to 64 of A-Z, a-z, 0-9, '_', '-'.")
+        return f"{self.root}/{dataset}/{file_id}/{clean_file_name(name)}"
 
     def fetch(self, uri: str, to: Path, *, size: int, sha256: str) -> None:
         """Write the stored bytes to the local file ``to``, which appears only once they are verified.
@@ -155,16 +161,12 @@ class RawStore:
         return self._place(uri).size(uri) is not None
 
     def delete(self, uri: str) -> None:
-        """Remove the file, every version of it, and the folders it leaves empty; nothing happens where it is gone.
+        """Remove the file, every version of it, what an upload of it that broke off has left, and the folders it leaves
+        empty; nothing happens where it is gone.
 
         Raises StorageUnavailable, StorageError.
         """
         self._place(uri).delete(uri)
-
-    def _uri(self, dataset: DatasetName, file_id: str, name: str) -> str:
-        if not _FILE_ID.fullmatch(file_id):
-            raise InvalidName(f"The file id {file_id!r} cannot be used: it must be 1 to 64 of A-Z, a-z, 0-9, '_', '-'.")
-        return f"{self.root}/{dataset}/{file_id}/{name}"
 
     def _place(self, uri: str) -> _Place:
         """The storage that an address belongs to; an address that no `put` can have given is refused."""
