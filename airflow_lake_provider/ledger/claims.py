@@ -26,19 +26,30 @@ from airflow_lake_provider.ledger.transitions import (
     lock_where,
 )
 
-# In one statement, whose rows are locked in the order that all writers share.
+_NOTED_TOGETHER: Final = 1000
+
+# Any number of notes, each [file id, stage, data], in one statement, whose rows are locked in the order that all
+# writers share.
 _PROGRESS: Final = text(
     """
-    WITH held AS (
-        SELECT file_id FROM lake.files WHERE file_id = ANY(:ids) AND lease_token = :token ORDER BY seq FOR UPDATE
+    WITH notes AS (
+        SELECT place, note->>0 AS file_id, note->>1 AS stage, note->2 AS data
+        FROM jsonb_array_elements(:notes) WITH ORDINALITY AS n (note, place)
+    ), latest AS (
+        SELECT DISTINCT ON (file_id) file_id, stage FROM notes ORDER BY file_id, place DESC
+    ), held AS (
+        SELECT f.file_id FROM lake.files AS f
+        WHERE f.file_id IN (SELECT file_id FROM latest) AND f.lease_token = :token ORDER BY f.seq FOR UPDATE
     ), marked AS (
-        UPDATE lake.files AS f SET stage = :stage, updated_at = clock_timestamp() FROM held
+        UPDATE lake.files AS f SET stage = latest.stage, updated_at = clock_timestamp()
+        FROM held JOIN latest USING (file_id)
         WHERE f.file_id = held.file_id RETURNING f.dataset_id, f.file_id, f.status, f.attempt
     )
     INSERT INTO lake.file_events (dataset_id, file_id, actor, who, from_status, to_status, stage, attempt, data)
-    SELECT dataset_id, file_id, 'worker', :who, status, status, :stage, attempt, :data FROM marked
+    SELECT dataset_id, file_id, 'worker', :who, status, status, stage, attempt, data
+    FROM marked JOIN notes USING (file_id) ORDER BY place
     """
-).bindparams(bindparam("data", type_=JSONB))
+).bindparams(bindparam("notes", type_=JSONB))
 
 
 class Lease:
@@ -178,23 +189,24 @@ class Claim(Lease):
     def event(self, file_ids: str | Sequence[str], stage: str, data: Mapping[str, Any] | None = None) -> None:
         """Note what the worker does now with these files. Raises LeaseLost."""
         chosen = [file_ids] if isinstance(file_ids, str) else list(dict.fromkeys(file_ids))
-        self._note([(chosen, stage, data or {})])
+        self._note([(file_id, stage, dict(data or {})) for file_id in chosen])
 
     def events(self, notes: Sequence[tuple[str, str, Mapping[str, Any]]]) -> None:
         """Note stages of several files, each as (file id, stage, data), in their order and in one transaction.
 
         Raises LeaseLost.
         """
-        self._note([([file_id], stage, data) for file_id, stage, data in notes])
+        self._note([(file_id, stage, dict(data)) for file_id, stage, data in notes])
 
-    def _note(self, notes: Sequence[tuple[list[str], str, Mapping[str, Any]]]) -> None:
+    def _note(self, notes: Sequence[tuple[str, str, Mapping[str, Any]]]) -> None:
         def work(connection: Connection, again: bool) -> None:
             # Progress is frequent, and worth nothing after a crash: it need not wait for the disk.
             connection.execute(text("SET LOCAL synchronous_commit = off"))
-            for chosen, stage, data in notes:
-                values = {"ids": chosen, "token": self.token, "stage": stage, "who": self.worker, "data": data}
-                if connection.execute(_PROGRESS, values).rowcount != len(chosen):
-                    self._held(connection, chosen)
+            for start in range(0, len(notes), _NOTED_TOGETHER):
+                part = notes[start : start + _NOTED_TOGETHER]
+                values = {"notes": part, "token": self.token, "who": self.worker}
+                if connection.execute(_PROGRESS, values).rowcount != len(part):
+                    self._held(connection, list({file_id for file_id, _, _ in part}))
                     raise LeaseLost(f"Files of {self.dataset.name} were taken from this claim: write nothing more.")
 
         if notes:

@@ -19,6 +19,7 @@ import codecs
 import enum
 import gzip
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,9 @@ _MARKS: Final = (
 # Control characters that stand in ordinary texts: white space, the end mark of DOS, and those that are used as
 # delimiters (Hive's Ctrl-A to Ctrl-C, the four separators of ASCII). NUL is not among them and is counted.
 _HARMLESS: Final = frozenset("\t\n\v\f\r\x1a\x01\x02\x03\x1c\x1d\x1e\x1f")
+_STRANGE: Final = re.compile(
+    "[" + "".join(re.escape(chr(code)) for code in (*range(32), 0x7F) if chr(code) not in _HARMLESS) + "]"
+)
 
 
 class ContentKind(enum.Enum):
@@ -154,8 +158,7 @@ def _strictly(data: bytes, codec: str) -> str | None:
 
 def _is_plain(text: str, most: float) -> bool:
     """Whether at most that share of the characters, or a single one, is a control character that texts do not have."""
-    strange = sum(1 for character in text if (character < " " and character not in _HARMLESS) or character == "\x7f")
-    return strange <= max(1, most * len(text))
+    return len(_STRANGE.findall(text)) <= max(1, most * len(text))
 
 
 def _by_zeros(head: bytes) -> str | None:
