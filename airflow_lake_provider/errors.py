@@ -23,6 +23,7 @@
     ├── LedgerError               the ingest database refuses
     │   ├── LedgerUnavailable     it cannot be reached; trying again may help
     │   ├── TransitionRefused     the file is not in a state that allows this
+    │   ├── UploadAbandoned       an upload took too long and was given up
     │   └── LeaseLost             another worker has taken over
     ├── CatalogError              the Iceberg catalog refuses
     │   ├── CatalogUnavailable    it cannot be reached; trying again may help
@@ -39,6 +40,9 @@ Messages are one sentence: what was wrong, where, what was expected, what to do.
 """
 
 from __future__ import annotations
+
+import errno
+from typing import ClassVar
 
 
 class LakeError(Exception):
@@ -105,7 +109,9 @@ class StorageUnavailable(StorageError):
 
 
 class NoSpaceLeft(StorageError):
-    """The disk or the quota is full."""
+    """The disk or the quota is full; ``ERRNOS`` are the numbers by which the operating system says so."""
+
+    ERRNOS: ClassVar = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileTooLarge(StorageError):

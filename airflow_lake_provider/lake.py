@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.uploads import Upload
 
 
-def _nothing(file: File, stage: str, numbers: dict[str, Any]) -> None:
-    """Watch nothing."""
-
-
-def _no_progress(file_id: str, stage: str, numbers: dict[str, Any]) -> None:
-    """A rebuild has no stages of files."""
-
-
 class Lake(Services):
     """The lake that the settings describe, with what a user does with it."""
 
@@ -54,19 +46,20 @@ class Lake(Services):
         remove_abandoned(self)
         return store(self, paths, dataset, overrides=overrides or {}, who=who)
 
-    def process(self, dataset: DatasetName, file_ids: Collection[str], *, watch: Watcher = _nothing) -> list[File]:
+    def process(self, dataset: DatasetName, file_ids: Collection[str], *, watch: Watcher | None = None) -> list[File]:
         """Work until nothing more will happen to these files by itself, and return them.
 
         Where another worker holds the dataset, its work is waited for; what it leaves is done here. Where there is no
         use in trying on, the files are returned as they are, with a reason; whoever works on the dataset next goes on.
         Raises LedgerUnavailable.
         """
+        from airflow_lake_provider.jobs.recording import watch_nothing
         from airflow_lake_provider.jobs.runners import HereRunner
         from airflow_lake_provider.jobs.worker import Worker
         from airflow_lake_provider.ledger import resting
 
         ids = list(file_ids)
-        worker = Worker(self, HereRunner(self), watch=watch)
+        worker = Worker(self, HereRunner(self), watch=watch or watch_nothing)
         wakeups: Iterator[object] | None = None
         trouble: LakeError | None = None
         while trouble is None and not self._resting(ids):
@@ -91,7 +84,7 @@ class Lake(Services):
         *,
         overrides: Mapping[str, Any] | None = None,
         who: str | None = None,
-        watch: Watcher = _nothing,
+        watch: Watcher | None = None,
     ) -> list[File]:
         """Read files again: ready ones under the settings of now, failed and quarantined ones once more.
 
@@ -119,7 +112,7 @@ class Lake(Services):
     # -- datasets ------------------------------------------------------------------------------------------------------
 
     def change_settings(
-        self, dataset: DatasetName, changes: Mapping[str, Any], *, who: str | None = None, watch: Watcher = _nothing
+        self, dataset: DatasetName, changes: Mapping[str, Any], *, who: str | None = None, watch: Watcher | None = None
     ) -> list[File]:
         """Change a dataset's settings and read again every ready file, which the change may touch; gives those files.
 
@@ -138,7 +131,7 @@ class Lake(Services):
         Waits for the dataset while another worker holds it. Raises NotFound.
         """
         from airflow_lake_provider.jobs.document import rebuild_document
-        from airflow_lake_provider.jobs.work import run_job
+        from airflow_lake_provider.jobs.work import no_progress, run_job
 
         lease = None
         while lease is None:
@@ -146,7 +139,7 @@ class Lake(Services):
                 dataset, self.worker, purpose="rebuild", lease_seconds=self.settings.lease_seconds, wait=5.0
             )
         with lease, lease.keep_alive():
-            rows: dict[Layer, int] = run_job(rebuild_document(lease, self.ledger), self, lease, _no_progress)["rows"]
+            rows: dict[Layer, int] = run_job(rebuild_document(lease, self.ledger), self, lease, no_progress)["rows"]
         return rows
 
     def schema(self, dataset: DatasetName, layer: Layer) -> tuple[list[TableColumn], list[TableColumn]]:

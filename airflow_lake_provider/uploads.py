@@ -55,7 +55,7 @@ def store(
             uploads += [Upload(path, None, str(away)) for path in group]
             continue
         with _announced(services, group, dataset) as batch:
-            away = batch.store(dict(overrides))
+            away = batch.store(overrides)
             uploads += batch.register(who)
     return uploads
 
@@ -71,6 +71,8 @@ def remove_abandoned(services: Services, file_ids: Collection[str] | None = None
             services.raw.delete(uri)
         except LakeError as error:
             logger.warning("what an upload has left could not be removed, and will be tried again: %s", error)
+            if isinstance(error, StorageUnavailable):
+                return  # each of the others would be waited for as long
             continue
         services.ledger.withdraw([file_id])
         logger.info("removed %s, which was never registered", uri)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -12,7 +11,6 @@ from pathlib import Path
 
 from airflow_lake_provider.errors import NoSpaceLeft, StorageError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PREFIX = "work-"
 
 
@@ -29,7 +27,7 @@ class Workspace:
             _remove_left_behind(parent)
             self.path, self._lock = _locked_folder(parent)
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in NoSpaceLeft.ERRNOS:
                 raise NoSpaceLeft(
                     f"There is no space left in {str(parent)!r}: make room there, and try again."
                 ) from error

@@ -1,7 +1,6 @@
 """``python -m benchmarks``: print the table of figures and write them to ``benchmarks/results.json``.
 
 Every line is measured side by side in one run, so that a figure does not depend on how fast the machine is today.
-``--full`` adds the sizes that take minutes.
 """
 
 from __future__ import annotations

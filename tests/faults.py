@@ -204,7 +204,6 @@ class _Steps:
 
     def reached(self, moment: Moment, path: str | None) -> None:
         """What is done at a moment; ``path`` is the file that can be cut in half."""
-        raise NotImplementedError
 
     def moment(self, step: _Step, phase: Phase) -> None:
         with self._lock:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.dataset import LAYERS, DatasetName
+from airflow_lake_provider.lake import Lake
 from tests.command import Command, Done
 
 PLACE = ("--vendor", "v", "--project", "p", "--folder", "f")
@@ -224,3 +226,18 @@ def test_contracts(lake: Command, tmp_path: Path) -> None:
     assert "none" not in line["notes"][0]
     assert types(lake) == {"id": "bigint", "v": "double"}
     assert gold(lake) == [["1", "2.5"], ["7", "8"]]
+
+
+def test_tables_that_are_gone_are_made_again_from_the_uploads(lake: Command, tmp_path: Path) -> None:
+    first = ingest(lake, write(tmp_path, "a.csv", "id,v\n1,x\n2,y\n"))
+    second = ingest(lake, write(tmp_path, "b.csv", "id,v\n2,y\n3,z\n"))
+    before = gold(lake)
+    with Lake() as opened:
+        for layer in LAYERS:
+            opened.catalog.drop_table(DatasetName.parse(DATASET).table(layer))
+    done = lake("rebuild", DATASET)
+    assert done.code == 1
+    assert "lake reprocess" in done.error
+    assert lake("reprocess", *(line["file_id"] for done in (first, second) for line in done.lines)).code == 0
+    assert gold(lake) == before
+    assert len(lake("show", "bronze", DATASET, "--json").lines) == 4

@@ -179,17 +179,20 @@ def test_what_cannot_be_removed_is_tried_again(
     here: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_before_it_registers: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Died):
-        here.upload(files(tmp_path, 1), NAME)
+        here.upload(files(tmp_path, 2), NAME)
     dies_before_it_registers.undo()
     let_the_time_pass(here)
+    tried: list[str] = []
 
-    def away(*_: object) -> None:
+    def away(store: RawStore, uri: str) -> None:
+        tried.append(uri)
         raise StorageUnavailable("away")
 
     with monkeypatch.context() as patch:
         patch.setattr(RawStore, "delete", away)
         here.upload([], NAME)
-    assert announced(here) == 1
+    assert len(tried) == 1  # each would be waited for as long as the first
+    assert announced(here) == 2
     here.upload([], NAME)
     assert (stored(here), announced(here)) == ([], 0)
 

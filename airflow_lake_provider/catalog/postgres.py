@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -20,6 +21,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, Operation
 
 from airflow_lake_provider.catalog.patience import lost_commit, patient
 from airflow_lake_provider.errors import LeaseLost
+
+logger = logging.getLogger(__name__)
 
 CATALOG_SCHEMA = "iceberg"
 _CREATE_LOCK = 7_304_110_882_501  # any number that nothing else in this database uses as an advisory lock
@@ -46,13 +49,21 @@ class _Shared(list[T]):
     def __deepcopy__(self, memo: dict[int, object]) -> _Shared[T]:
         return _Shared(self)
 
-    def __add__(self, other: list[T]) -> _Shared[T]:  # type: ignore[override]
+    def __add__(self, other: list[Any]) -> _Shared[Any]:
         return _Shared([*self, *other])
 
 
 def _shared(metadata: TableMetadata) -> TableMetadata:
     names = ("snapshots", "snapshot_log", "metadata_log", "schemas", "partition_specs", "sort_orders")
     return metadata.model_copy(update={name: _Shared(getattr(metadata, name)) for name in names})
+
+
+def _delete_unnamed(io: FileIO, path: str) -> None:
+    """Delete a metadata file that no table names; the error that led here is the one to report."""
+    try:
+        io.delete(path)
+    except Exception as error:
+        logger.warning("%s is not named by any table and could not be deleted: %s", path, error)
 
 
 class PostgresCatalog(SqlCatalog):
@@ -159,8 +170,7 @@ class PostgresCatalog(SqlCatalog):
             SqlCatalog._write_metadata(metadata, io, metadata_path)
         except Exception:
             # On a full disk half of it would stay, and nothing ever names it.
-            with contextlib.suppress(Exception):
-                io.delete(metadata_path)
+            _delete_unnamed(io, metadata_path)
             raise
 
     @patient
@@ -183,8 +193,7 @@ class PostgresCatalog(SqlCatalog):
         except (CommitFailedException, TableAlreadyExistsError, LeaseLost):
             # It did not take place for sure, so nothing names the file.
             if (path := _metadata_written.get()) is not None:
-                with contextlib.suppress(Exception):
-                    table.io.delete(path)
+                _delete_unnamed(table.io, path)
             raise
         except DBAPIError as error:
             if not _is_outage(error):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -34,7 +33,6 @@ _ASK_SECONDS: Final = 0.2
 # A shell ends with this and the number of the signal that its last child died of.
 _SHELL: Final = 128
 _MORE_MEMORY: Final = "give it more memory or smaller batches"
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 Watch = Callable[[Stage], None]
@@ -120,7 +118,7 @@ def _document(document: Mapping[str, Any], folder: Path) -> Iterator[Path]:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(text)
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in NoSpaceLeft.ERRNOS:
                 raise NoSpaceLeft(
                     f"There is no space left in {str(folder)!r} for a job's document: make room there, and try again."
                 ) from error

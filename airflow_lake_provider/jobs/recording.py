@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -11,11 +12,17 @@ from airflow_lake_provider.errors import LeaseLost, LedgerUnavailable
 if TYPE_CHECKING:
     from airflow_lake_provider.ledger import Claim, File, Outcome
 
+logger = logging.getLogger(__name__)
+
 # Hundreds of small files would make thousands of transactions.
 _NOTE_SECONDS = 0.5
 
 Watcher = Callable[["File", str, dict[str, Any]], None]
 """Called as ``watcher(file, stage, numbers)`` while a file is worked on."""
+
+
+def watch_nothing(file: File, stage: str, numbers: dict[str, Any]) -> None:
+    """A watcher for whom nobody looks."""
 
 
 class Recorder:
@@ -67,9 +74,9 @@ class Recorder:
             self._claim.events(notes)
         except LeaseLost as error:
             self._lost = error
-        except LedgerUnavailable:
+        except LedgerUnavailable as error:
             # Progress is worth nothing after an outage; the outcome is what counts.
-            return
+            logger.warning("%d stages of files were not noted: %s", len(notes), error)
 
 
 def outcomes(result: Mapping[str, Any]) -> list[Outcome]:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.services import Services
 
 
+def no_progress(file_id: str, stage: str, numbers: dict[str, Any]) -> None:
+    """Progress of a job without stages of files: a removal or a rebuild."""
+
+
 def run_job(document: JobDocument, services: Services, lease: Lease, progress: Progress) -> dict[str, Any]:
     """Do what the document says under ``lease``, which is checked before every commit, and give the job's result.
 

@@ -9,18 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from airflow_lake_provider.errors import LakeError, LeaseLost, LedgerUnavailable
 from airflow_lake_provider.jobs.attempts import Attempts
 from airflow_lake_provider.jobs.document import ingest_document, take_out_document
-from airflow_lake_provider.jobs.recording import Recorder, Watcher, outcomes
+from airflow_lake_provider.jobs.recording import Recorder, Watcher, outcomes, watch_nothing
 from airflow_lake_provider.jobs.runners import Runner
+from airflow_lake_provider.jobs.work import no_progress
 from airflow_lake_provider.uploads import remove_abandoned
 
 if TYPE_CHECKING:
     from airflow_lake_provider.dataset import DatasetName
-    from airflow_lake_provider.ledger import Claim, File
+    from airflow_lake_provider.ledger import Claim
     from airflow_lake_provider.services import Services
 
 logger = logging.getLogger(__name__)
@@ -43,10 +44,6 @@ class Turn:
     dataset: DatasetName | None
     ended: Counter[str] = field(default_factory=Counter)
     trouble: LakeError | None = None
-
-
-def watch_nothing(file: File, stage: str, numbers: dict[str, Any]) -> None:
-    """A watcher for whom nobody looks."""
 
 
 class Worker:
@@ -170,13 +167,9 @@ class Worker:
                 claim.refuse(file.file_id, "Files cannot be archived or deleted with this version: update the package.")
         if failing:
             document = take_out_document(claim, self._services.ledger, failing)
-            self._runner.run(document, claim, progress=_no_progress, stopped=self._stopped)
+            self._runner.run(document, claim, progress=no_progress, stopped=self._stopped)
             claim.removed(failing)
         return Counter({"failed": len(failing)})
 
     def _stopped(self) -> str | None:
         return self._why if self._stop.is_set() else None
-
-
-def _no_progress(file_id: str, stage: str, numbers: dict[str, Any]) -> None:
-    """A removal has no stages."""

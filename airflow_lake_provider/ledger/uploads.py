@@ -50,12 +50,12 @@ def abandon(connection: Connection, file_ids: Collection[str] | None, limit: int
     Those that were registered are not among them; those that were given up before, and whose bytes are not known to be
     gone, are.
     """
-    over = uploads.c.abandoned | (uploads.c.expires < func.clock_timestamp())
-    which = over if file_ids is None else uploads.c.file_id.in_(file_ids)
+    now = func.clock_timestamp()
+    which = uploads.c.expires < now if file_ids is None else uploads.c.file_id.in_(file_ids)
     # One that is being registered at this moment is locked, and no longer there once the lock is free.
     due = select(uploads.c.file_id).where(which).order_by(uploads.c.expires).limit(limit)
-    given_up = (
-        update(uploads).where(uploads.c.file_id.in_(due.with_for_update(skip_locked=True))).values(abandoned=True)
-    )
+    # Its time is over from now on, so that it comes again until its bytes are gone.
+    given_up = update(uploads).where(uploads.c.file_id.in_(due.with_for_update(skip_locked=True)))
+    given_up = given_up.values(abandoned=True, expires=func.least(uploads.c.expires, now))
     rows = connection.execute(given_up.returning(uploads.c.file_id, uploads.c.raw_uri))
     return {row.file_id: row.raw_uri for row in rows}

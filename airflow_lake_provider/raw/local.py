@@ -13,7 +13,6 @@ from airflow_lake_provider.errors import NoSpaceLeft, RawFileMissing, StorageErr
 
 CHUNK = 1 << 20
 _TEMPORARY = ".upload-"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 # What a network file system answers while its server is away.
 _AWAY = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENOTCONN)
 
@@ -133,7 +132,7 @@ def _reported(path: Path, verb: str) -> Iterator[None]:
         if verb == "read" and isinstance(error, FileNotFoundError | NotADirectoryError):
             raise
         reason = error.strerror or type(error).__name__
-        if error.errno in _FULL:
+        if error.errno in NoSpaceLeft.ERRNOS:
             raise NoSpaceLeft(
                 f"{str(path)!r} could not be {verb}: {reason}; free some space, or choose another place."
             ) from None

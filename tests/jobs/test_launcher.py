@@ -7,7 +7,6 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,11 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.jobs.launcher import Job
 from airflow_lake_provider.jobs.protocol import Stage
-from tests.jobs.processes import Run, leaving_nothing, script_job
+from tests.jobs.processes import Run, script_job
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path / "tmp")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
-    with leaving_nothing(tmp_path / "tmp"):
-        yield
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 # -- what a job says ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,20 +28,11 @@ from airflow_lake_provider.jobs import launcher as launcher_module
 from airflow_lake_provider.jobs.launcher import Job
 from airflow_lake_provider.jobs.process_session import OomKills
 from airflow_lake_provider.jobs.protocol import Stage
-from tests.jobs.processes import ENVIRONMENT, STUBBORN, Run, is_alive, leaving_nothing, script_job, wait_until
+from tests.jobs.processes import ENVIRONMENT, STUBBORN, Run, is_alive, script_job, wait_until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path / "tmp")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
-    with leaving_nothing(tmp_path / "tmp"):
-        yield
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 @pytest.mark.parametrize("code", [0, 1, 7])

@@ -137,7 +137,10 @@ class EmbeddedEngine:
         """See Engine.rebuild."""
         with storage_reported(temp_dir=self._temp_dir), Uncommitted() as written:
             if load(self._catalog, dataset, "bronze") is None:
-                raise NotFound(f"Dataset {dataset} has no tables yet: there is nothing to rebuild.")
+                raise NotFound(
+                    f"Dataset {dataset} has no bronze table, from which silver and gold are computed: upload a file, "
+                    "or read all its files again with `lake reprocess`."
+                )
             update = self._update(dataset, present, present, written, fence)
             update.silver([], set(), anew=True)
             update.gold(set(), stale=True)

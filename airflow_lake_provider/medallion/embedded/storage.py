@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import duckdb
 
 from airflow_lake_provider.errors import CatalogUnavailable, LakeError, NoSpaceLeft, SettingsError, StorageError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 # DuckDB gives a text alone: of the operating system's error, or of its own limit for what it spills.
 _FULL_WORDS = ("no space left", "quota exceeded")
 _SPILL_FULL = "failed to offload"
@@ -71,7 +69,9 @@ def _reported(error: OSError | duckdb.Error, temp_dir: Path | None, folder: Path
 
 def is_full(error: OSError | duckdb.Error) -> bool:
     """Whether the error says that a disk or a quota is full."""
-    return getattr(error, "errno", None) in _FULL or any(words in str(error).lower() for words in _FULL_WORDS)
+    return getattr(error, "errno", None) in NoSpaceLeft.ERRNOS or any(
+        words in str(error).lower() for words in _FULL_WORDS
+    )
 
 
 def no_space(place: Path | None) -> NoSpaceLeft:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -103,7 +102,7 @@ def _convert(path: Path, output: Path, options: ReadOptions | None, limits: Limi
                     _write(file, out)
                 partial.replace(output)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in NoSpaceLeft.ERRNOS:
                     raise NoSpaceLeft(
                         f"{path.name} was not converted: there is no space left in {output.parent}."
                     ) from error

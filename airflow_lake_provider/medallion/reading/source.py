@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import tempfile
@@ -119,7 +118,7 @@ class Source:
                 _write_all(out, data)
         except OSError as error:
             out.close()
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in NoSpaceLeft.ERRNOS:
                 raise NoSpaceLeft(
                     f"{self.name} cannot be unpacked: there is no space left for its temporary copy after "
                     f"{size:,} bytes; free some space or set another temporary folder."
