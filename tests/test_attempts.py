@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,18 +115,24 @@ def hold_at(monkeypatch: pytest.MonkeyPatch, attempt: Attempt, layer: str, momen
 
         monkeypatch.setattr(TableChange, "__init__", begun)
     elif moment == "computed":
-        commit = TableChange.commit
-
-        def computed(self: TableChange, *args: Any, **options: Any) -> bool:
-            if self.layer == layer:
-                attempt.hold()
-            return commit(self, *args, **options)
-
-        monkeypatch.setattr(TableChange, "commit", computed)
+        # A table that is not there is created first, in a commit of its own.
+        for name in ("create", "commit"):
+            _hold_before(monkeypatch, name, attempt, layer)
     else:
         assert moment == "fenced"
         for kind in (SqlCatalog, RestCatalog):
             _hold_in_catalog(monkeypatch, kind, attempt, layer)
+
+
+def _hold_before(monkeypatch: pytest.MonkeyPatch, name: str, attempt: Attempt, layer: str) -> None:
+    method = getattr(TableChange, name)
+
+    def computed(self: TableChange, *args: Any, **options: Any) -> bool:
+        if self.layer == layer:
+            attempt.hold()
+        return bool(method(self, *args, **options))
+
+    monkeypatch.setattr(TableChange, name, computed)
 
 
 def _hold_in_catalog(monkeypatch: pytest.MonkeyPatch, kind: Any, attempt: Attempt, layer: str) -> None:
@@ -140,30 +147,40 @@ def _hold_in_catalog(monkeypatch: pytest.MonkeyPatch, kind: Any, attempt: Attemp
 
 
 class Commits:
-    """Which tables an attempt has committed, in order, and that it was ``refused`` one."""
+    """Which tables an attempt has committed its rows to, in order, and that it was ``refused`` that or a table's
+    creation."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, attempt: Attempt) -> None:
         self.done: list[str] = []
         self.refused: type[BaseException] | None = None
         self.ended = threading.Event()
-        commit = TableChange.commit
+        create, commit = TableChange.create, TableChange.commit
+
+        def created(change: TableChange, *args: Any) -> bool:
+            with self._watched(attempt):
+                return create(change, *args)
 
         def committed(change: TableChange, *args: Any, **options: Any) -> bool:
-            if not attempt.here:
-                return commit(change, *args, **options)
-            try:
+            with self._watched(attempt):
                 changed = commit(change, *args, **options)
-            except BaseException as error:
-                self.refused = self.refused or type(error)
-                self.ended.set()
-                raise
-            if changed:
+            if attempt.here and changed:
                 self.done.append(change.layer)
-            if attempt.held:
+            if attempt.here and attempt.held:
                 self.ended.set()
             return changed
 
+        monkeypatch.setattr(TableChange, "create", created)
         monkeypatch.setattr(TableChange, "commit", committed)
+
+    @contextmanager
+    def _watched(self, attempt: Attempt) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if attempt.here:
+                self.refused = self.refused or type(error)
+                self.ended.set()
+            raise
 
 
 def expire(ledger_dsn: str) -> None:

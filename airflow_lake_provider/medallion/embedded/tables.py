@@ -239,9 +239,9 @@ class TableChange:
         self._dropped.extend(files)
 
     def commit(self, fence: Fence, *, always: bool = False) -> bool:
-        """Commit once; returns whether there was anything to commit.
+        """Commit once to a table that exists, see ``create``; returns whether there was anything to commit.
 
-        With ``always`` a table that exists gets an empty snapshot where nothing else changes: another writer's change
+        With ``always`` it gets an empty snapshot where nothing else changes: another writer's change
         that was begun on the same base is refused from then on.
 
         Raises CommitConflict where the table is no longer what it was (nothing was changed), LeaseLost from the fence,
@@ -250,8 +250,7 @@ class TableChange:
         folder = local_path(self.metadata.location) / "metadata"
         try:
             with storage_reported(folder=folder):
-                created = self.create(fence)
-                return self._commit(fence, always and not created) or created
+                return self._commit(fence, always)
         except CommitUnknown:
             raise
         except Exception:
@@ -276,7 +275,7 @@ class TableChange:
         return True
 
     def _commit(self, fence: Fence, always: bool) -> bool:
-        snapshot_id = self._stage_snapshot(empty=always and self.exists)
+        snapshot_id = self._stage_snapshot(empty=always)
         if not self._transaction._updates:
             return False
         self._send(fence, snapshot_id)

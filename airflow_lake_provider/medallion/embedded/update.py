@@ -188,7 +188,7 @@ class DatasetUpdate:
     def _commit(self, change: TableChange) -> None:
         created = change.create(self._fence)
         with self._written.commit():
-            if change.commit(self._fence, always=self._older_writers) or created:
+            if change.commit(self._fence, always=self._older_writers and not created) or created:
                 self._committed.append(change.layer)
 
     def _held(self, change: TableChange, gone: Collection[str]) -> Held:
