@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ from tests.command import Command
 hypothesis_profiles.load()
 
 _numbers = itertools.count(1)
+
+
+def pytest_configure() -> None:
+    # A shell without job control starts what it puts into the background deaf to interrupts, and so are its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _fast_folder() -> str:
