@@ -34,7 +34,7 @@ from airflow_lake_provider.errors import NotFound
 from airflow_lake_provider.jobs import recording as stages
 from airflow_lake_provider.lake import Lake
 from airflow_lake_provider.ledger import File, leases
-from airflow_lake_provider.medallion.embedded import bronze, parquet
+from airflow_lake_provider.medallion.embedded import bronze, merging, parquet
 from airflow_lake_provider.medallion.embedded.parquet import local_path
 from airflow_lake_provider.medallion.embedded.tables import PROPERTIES, live_files, load
 from airflow_lake_provider.settings import Secret, Settings
@@ -163,6 +163,12 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "more files, which share data files": Scenario(
         (SMALL,), ingest(ONE, TWO), (SMALL, ONE, TWO), ("one.csv", "two.csv")
+    ),
+    "one more file, while small data files are put together": Scenario(
+        (SMALL, ONE, TWO),
+        ingest(MORE),
+        (SMALL, ONE, TWO, Csv(MORE.name, MORE.text, MORE.silver, [(9, "z"), (3, "x3"), (8, "y")])),
+        ("more.csv",),
     ),
     "a file that moves a column's type": Scenario(
         (SMALL, LARGE), ingest(MOVES), (_text(SMALL), _text(LARGE), MOVES), ("moves.csv",)
@@ -301,6 +307,7 @@ def _start(root: Path, server: str, template: str) -> None:
     global _bench
     bronze.SMALL_FILE_BYTES = 64
     parquet._SMALL_ROWS = 10
+    merging.MERGED_TOGETHER = 2
     PROPERTIES["write.metadata.previous-versions-max"] = "1"
     leases.FIRST_DELAY = 0.0  # type: ignore[misc]
     stages._NOTE_SECONDS = 3600.0  # the stages are written at the end, and not whenever a machine is slow

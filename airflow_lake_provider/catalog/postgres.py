@@ -134,9 +134,7 @@ class PostgresCatalog(SqlCatalog):
         if location is None or metadata is None:
             table = super()._convert_orm_to_iceberg(orm_table)
             table.metadata = _shared(table.metadata)
-            while len(self._parsed) >= _PARSED_TABLES:
-                del self._parsed[next(iter(self._parsed))]
-            self._parsed[table.metadata_location] = table.metadata
+            self._remember(table.metadata_location, table.metadata)
             return table
         return Table(
             identifier=(*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name),
@@ -145,6 +143,11 @@ class PostgresCatalog(SqlCatalog):
             io=self._load_file_io(metadata.properties, location),
             catalog=self,
         )
+
+    def _remember(self, location: str, metadata: TableMetadata) -> None:
+        while len(self._parsed) >= _PARSED_TABLES:
+            del self._parsed[next(iter(self._parsed))]
+        self._parsed[location] = metadata
 
     @patient
     def table_exists(self, identifier: str | Identifier) -> bool:
@@ -189,7 +192,7 @@ class PostgresCatalog(SqlCatalog):
     ) -> CommitTableResponse:
         _metadata_written.set(None)
         try:
-            return super().commit_table(table, requirements, updates)
+            response = super().commit_table(table, requirements, updates)
         except (CommitFailedException, TableAlreadyExistsError, LeaseLost):
             # It did not take place for sure, so nothing names the file.
             if (path := _metadata_written.get()) is not None:
@@ -199,3 +202,5 @@ class PostgresCatalog(SqlCatalog):
             if not _is_outage(error):
                 raise
             raise lost_commit(table.name(), type(error.orig).__name__) from error
+        self._remember(response.metadata_location, _shared(response.metadata))
+        return response

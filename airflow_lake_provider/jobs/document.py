@@ -1,6 +1,7 @@
-"""The input document of a job: all it needs to know of the ledger, so that it can compute without asking.
+"""The input document of a job: what it is to do, and what it needs to know of the ledger for that.
 
-Whoever holds the claim makes it; the job reads it as JSON. It names files and their settings and holds no secret.
+Whoever holds the claim makes it; the job reads it as JSON. It names files and their settings and holds no secret. Of
+the files that are there already it says what they say together: only to compute tables anew, a job asks for each.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_lake_provider.dataset import DatasetName
+from airflow_lake_provider.jobs.present import join_present
 
 if TYPE_CHECKING:
     from airflow_lake_provider.ledger import Claim, File, Lease, Ledger
 
-VERSION = 1
+VERSION = 2
 
 JobKind = Literal["ingest", "take_out", "rebuild"]
 Earlier = Literal["nothing", "same", "other"]
@@ -34,19 +36,11 @@ class JobFile:
 
 
 @dataclass(frozen=True, slots=True)
-class JobPresent:
-    """A file whose rows the tables hold and keep, with the summary of its columns."""
-
-    file_id: str
-    overrides: Mapping[str, Any]
-    summary: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class JobDocument:
     """What to do with a dataset: read ``files`` in, take them out, or compute silver and gold anew.
 
     ``settings`` are the dataset's; ``token`` is the lease under which it is done, and the fence of every commit.
+    ``present`` is what the other files, whose rows the tables hold and keep, say together (a Joined as JSON).
     """
 
     kind: JobKind
@@ -55,7 +49,7 @@ class JobDocument:
     token: str
     lease_seconds: float
     files: tuple[JobFile, ...]
-    present: tuple[JobPresent, ...]
+    present: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """The document as JSON values."""
@@ -67,7 +61,7 @@ class JobDocument:
             "token": self.token,
             "lease_seconds": self.lease_seconds,
             "files": [asdict(file) for file in self.files],
-            "present": [asdict(file) for file in self.present],
+            "present": dict(self.present),
         }
 
     @classmethod
@@ -85,7 +79,7 @@ class JobDocument:
             token=values["token"],
             lease_seconds=values["lease_seconds"],
             files=tuple(JobFile(**file) for file in values["files"]),
-            present=tuple(JobPresent(**file) for file in values["present"]),
+            present=values["present"],
         )
 
 
@@ -105,9 +99,8 @@ def rebuild_document(lease: Lease, ledger: Ledger) -> JobDocument:
 
 
 def _document(kind: JobKind, lease: Lease, ledger: Ledger, files: Sequence[File]) -> JobDocument:
-    ours = {file.file_id for file in files}
-    # A file that was ready and waits to be read again is present too: its rows stay until then.
-    there = ledger.files(lease.dataset.name, statuses=["ready", "uploaded", "processing"])
+    # A file to work on that was ready before has rows of its own in the tables.
+    ours = [file.file_id for file in files if file.settings_version is not None]
     return JobDocument(
         kind=kind,
         dataset=lease.dataset.name,
@@ -118,11 +111,7 @@ def _document(kind: JobKind, lease: Lease, ledger: Ledger, files: Sequence[File]
             JobFile(file.file_id, file.name, file.raw_uri, file.size, file.sha256, file.overrides, _earlier(file))
             for file in files
         ),
-        present=tuple(
-            JobPresent(file.file_id, file.overrides, file.summary or {})
-            for file in there
-            if file.settings_version is not None and file.file_id not in ours
-        ),
+        present=join_present(ledger, lease.dataset, without=ours).to_dict(),
     )
 
 

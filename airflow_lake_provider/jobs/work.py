@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,11 @@ from airflow_lake_provider.errors import (
     UnsupportedFile,
 )
 from airflow_lake_provider.jobs.document import JobDocument, JobFile
+from airflow_lake_provider.jobs.present import present
 
 if TYPE_CHECKING:
     from airflow_lake_provider.ledger import Lease
-    from airflow_lake_provider.medallion.dataset_settings import EffectiveSettings
-    from airflow_lake_provider.medallion.engine import FileOutcome, FileWork, PresentFile, Progress
+    from airflow_lake_provider.medallion.engine import FileOutcome, FileWork, Progress
     from airflow_lake_provider.services import Services
 
 
@@ -40,10 +39,10 @@ def run_job(document: JobDocument, services: Services, lease: Lease, progress: P
                 return {"files": _ingest(document, services, lease, progress)}
             case "take_out":
                 gone = [file.file_id for file in document.files]
-                services.engine.take_out(document.dataset, _present(document), gone, fence=lease.check)
+                services.engine.take_out(document.dataset, present(document, services.ledger), gone, fence=lease.check)
                 return {}
             case "rebuild":
-                rows = services.engine.rebuild(document.dataset, _present(document), fence=lease.check)
+                rows = services.engine.rebuild(document.dataset, present(document, services.ledger), fence=lease.check)
                 return {"rows": rows}
 
 
@@ -60,29 +59,13 @@ def _ingest(document: JobDocument, services: Services, lease: Lease, progress: P
                 outcomes[file.file_id] = FileOutcome(file.file_id, "quarantined", reason=str(error))
             except (UnreadableFile, RawFileMissing, RawFileChanged, SettingsError, InvalidName) as error:
                 outcomes[file.file_id] = FileOutcome(file.file_id, "failed", reason=str(error))
-        present = _present(document)
+        there = present(document, services.ledger)
         left_behind = [f.file_id for f in document.files if f.file_id in outcomes and f.earlier != "nothing"]
         if left_behind:
-            services.engine.take_out(document.dataset, present, left_behind, fence=lease.check)
-        for outcome in services.engine.ingest(document.dataset, present, work, fence=lease.check, progress=progress):
+            services.engine.take_out(document.dataset, there, left_behind, fence=lease.check)
+        for outcome in services.engine.ingest(document.dataset, there, work, fence=lease.check, progress=progress):
             outcomes[outcome.file_id] = outcome
     return [_result(outcomes[file.file_id]) for file in document.files]
-
-
-def _present(document: JobDocument) -> list[PresentFile]:
-    from airflow_lake_provider.medallion.dataset_settings import effective
-    from airflow_lake_provider.medallion.engine import PresentFile
-    from airflow_lake_provider.medallion.stored import from_summary
-
-    settings: dict[str, EffectiveSettings] = {}
-    files = []
-    for file in document.present:
-        # Thousands of files have the same few overrides, if any.
-        key = json.dumps(file.overrides, sort_keys=True) if file.overrides else ""
-        if key not in settings:
-            settings[key] = effective(document.settings, file.overrides)
-        files.append(PresentFile(file.file_id, from_summary(file.summary), settings[key]))
-    return files
 
 
 def _prepare(file: JobFile, document: JobDocument, services: Services, opened: ExitStack) -> FileWork:

@@ -11,9 +11,10 @@ from sqlalchemy import Connection, select
 
 from airflow_lake_provider.dataset import DatasetName
 from airflow_lake_provider.errors import LeaseLost
-from airflow_lake_provider.ledger import leases, operations, uploads
+from airflow_lake_provider.ledger import leases, operations, present, uploads
 from airflow_lake_provider.ledger.claims import Claim, Lease
 from airflow_lake_provider.ledger.database import Database
+from airflow_lake_provider.ledger.present import Part
 from airflow_lake_provider.ledger.queries import Queries, as_ids, files_by_id
 from airflow_lake_provider.ledger.records import Dataset, File, Kind, NewFile
 from airflow_lake_provider.ledger.schema import datasets, files
@@ -305,6 +306,22 @@ class Ledger(Queries):
             return leases.sweep(connection, who=who, max_attempts=self.max_attempts)
 
         return self._database.run(work)
+
+    def in_tables(self, dataset: Dataset, *, without: Collection[str] = ()) -> list[File]:
+        """The files whose rows the dataset's tables hold, but for those named, in the order of upload.
+
+        A file that was ready and waits to be read again, or is being read, is one of them.
+        """
+        query = file_select().where(*present.there(dataset.id, without)).order_by(files.c.seq)
+        return self._database.run(lambda connection, again: [to_file(row) for row in connection.execute(query)])
+
+    def parts_in_tables(self, dataset: Dataset, *, without: Collection[str] = ()) -> list[Part]:
+        """The same files in parts, with what ``keep_parts`` has kept of them under these settings of the dataset."""
+        return self._database.run(lambda connection, again: present.load(connection, dataset, without))
+
+    def keep_parts(self, dataset: Dataset, parts: Sequence[Part], changed: Collection[int]) -> None:
+        """Keep the values of these parts, which are all there are; ``changed`` names by ``last`` those that are new."""
+        self._database.run(lambda connection, again: present.keep(connection, dataset, parts, changed))
 
     def settle_pending(self, file_id: str, what: str, *, actor: Actor = "worker", who: str | None = None) -> File:
         """Note that a finished removal no longer has ``what`` to be done, for example ``purge``."""

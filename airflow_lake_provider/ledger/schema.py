@@ -19,6 +19,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    Numeric,
     Table,
     Text,
     UniqueConstraint,
@@ -31,7 +32,7 @@ from airflow_lake_provider.ledger.states import ACTORS, COUNTED, STATUSES
 SCHEMA: Final = "lake"
 CHANNEL: Final = "lake"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 
 metadata = MetaData(schema=SCHEMA)
 
@@ -159,6 +160,17 @@ uploads = Table(
     Column("abandoned", Boolean, nullable=False, server_default=text("false")),
 )
 Index("uploads_expires_idx", uploads.c.expires)
+
+present_parts = Table(
+    "present_parts",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey(datasets.c.id), primary_key=True),
+    Column("last_seq", BigInteger, primary_key=True),
+    Column("settings_version", Integer, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("digest", Numeric, nullable=False),
+    Column("joined", JSONB, nullable=False),
+)
 
 rebuilds = Table(
     "rebuilds",

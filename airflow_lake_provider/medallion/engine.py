@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_lake_provider.medallion.dataset_settings import EffectiveSettings
+    from airflow_lake_provider.medallion.present import Present
     from airflow_lake_provider.medallion.types import ColumnSummary
 
 Fence = Callable[[], None]
@@ -100,7 +101,7 @@ class Engine(Protocol):
     def ingest(
         self,
         dataset: DatasetName,
-        present: Sequence[PresentFile],
+        present: Present,
         work: Sequence[FileWork],
         *,
         fence: Fence,
@@ -108,16 +109,14 @@ class Engine(Protocol):
     ) -> list[FileOutcome]:
         """Take files in, in order, with one commit per table; an outcome for each, in the same order.
 
-        ``present`` are the other files of the dataset in upload order. A file that cannot be read fails alone. Raises
+        ``present`` are the other files of the dataset. A file that cannot be read fails alone. Raises
         LeaseLost, CommitConflict, CatalogUnavailable or StorageError where the whole attempt has to be made again.
         """
 
-    def take_out(
-        self, dataset: DatasetName, present: Sequence[PresentFile], file_ids: Sequence[str], *, fence: Fence
-    ) -> None:
+    def take_out(self, dataset: DatasetName, present: Present, file_ids: Sequence[str], *, fence: Fence) -> None:
         """Take every row of these files out of the tables; ``present`` are the files that remain."""
 
-    def rebuild(self, dataset: DatasetName, present: Sequence[PresentFile], *, fence: Fence) -> dict[Layer, int]:
+    def rebuild(self, dataset: DatasetName, present: Present, *, fence: Fence) -> dict[Layer, int]:
         """Compute silver and gold anew from bronze; gives the rows that each layer holds now."""
 
     def schema(self, dataset: DatasetName, layer: Layer) -> tuple[list[TableColumn], list[TableColumn]]:

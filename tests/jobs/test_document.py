@@ -10,6 +10,7 @@ import pytest
 from airflow_lake_provider.dataset import DatasetName
 from airflow_lake_provider.jobs.document import JobDocument, ingest_document, rebuild_document, take_out_document
 from airflow_lake_provider.lake import Lake
+from airflow_lake_provider.medallion.present import Joined
 
 NAME = DatasetName.parse("v/p/f")
 
@@ -32,9 +33,9 @@ def test_a_document_survives_json_and_names_what_is_present(opened: Lake, tmp_pa
         assert JobDocument.from_json(json.loads(json.dumps(document.to_json()))) == document
         (file,) = document.files
         assert (file.name, file.earlier, file.overrides) == ("two.csv", "nothing", {"null_tokens": ["NA"]})
-        (present,) = document.present
-        assert present.file_id == first.file.file_id
-        assert [column["name"] for column in present.summary["columns"]] == ["a", "b"]
+        present = Joined.from_dict(document.present)
+        assert (present.number, present.columns()) == (1, ["a", "b"])
+        assert {where[0] for where in present.first.values()} == {first.file.file_id}
         assert take_out_document(claim, opened.ledger, [file.file_id]).files == document.files
         assert rebuild_document(claim, opened.ledger).files == ()
 
@@ -56,7 +57,7 @@ def test_what_the_tables_may_hold_of_a_file(opened: Lake, tmp_path: Path) -> Non
     with claim:
         document = ingest_document(claim, opened.ledger)
     assert [file.earlier for file in document.files] == ["other"]
-    assert document.present == ()
+    assert document.present == Joined().to_dict()
 
 
 def test_a_document_of_another_version_is_refused() -> None:

@@ -35,6 +35,7 @@ from airflow_lake_provider.medallion.engine import (
     Progress,
     TableColumn,
 )
+from airflow_lake_provider.medallion.present import Present
 from airflow_lake_provider.medallion.reading import Limits
 
 
@@ -81,7 +82,7 @@ class EmbeddedEngine:
     def ingest(
         self,
         dataset: DatasetName,
-        present: Sequence[PresentFile],
+        present: Present,
         work: Sequence[FileWork],
         *,
         fence: Fence,
@@ -105,9 +106,8 @@ class EmbeddedEngine:
             if ready or earlier:
                 settings = {item.file_id: item.settings for item in work}
                 new = [PresentFile(o.file_id, o.columns, settings[o.file_id]) for o in ready]
-                after = sorted([*present, *new], key=lambda file: file.file_id)
                 clean = {o.file_id for o in ready if earlier.get(o.file_id, "same") == "same"}
-                update = self._update(dataset, present, after, written, fence, older_writers=bool(earlier))
+                update = self._update(dataset, present, new, written, fence, older_writers=bool(earlier))
                 update.bronze(bronze, writer, set(earlier))
                 update.silver(writer.units, set(earlier))
                 update.gold(set(earlier), stale=any(file_id not in clean for file_id in earlier))
@@ -116,9 +116,7 @@ class EmbeddedEngine:
                 update.tell(outcomes, progress)
         return [outcomes[item.file_id] for item in work]
 
-    def take_out(
-        self, dataset: DatasetName, present: Sequence[PresentFile], file_ids: Sequence[str], *, fence: Fence
-    ) -> None:
+    def take_out(self, dataset: DatasetName, present: Present, file_ids: Sequence[str], *, fence: Fence) -> None:
         """See Engine.take_out."""
         gone = set(file_ids)
         with storage_reported():
@@ -127,13 +125,13 @@ class EmbeddedEngine:
                 drop_tables(self._catalog, dataset, fence)
                 return
         with storage_reported(temp_dir=self._temp_dir), Uncommitted() as written:
-            update = self._update(dataset, present, present, written, fence, older_writers=True)
+            update = self._update(dataset, present, [], written, fence, older_writers=True)
             update.bronze(bronze, None, gone)
             update.silver([], gone)
             update.gold(gone, stale=True)
             update.sweep()
 
-    def rebuild(self, dataset: DatasetName, present: Sequence[PresentFile], *, fence: Fence) -> dict[Layer, int]:
+    def rebuild(self, dataset: DatasetName, present: Present, *, fence: Fence) -> dict[Layer, int]:
         """See Engine.rebuild."""
         with storage_reported(temp_dir=self._temp_dir), Uncommitted() as written:
             if load(self._catalog, dataset, "bronze") is None:
@@ -141,7 +139,7 @@ class EmbeddedEngine:
                     f"Dataset {dataset} has no bronze table, from which silver and gold are computed: upload a file, "
                     "or read all its files again with `lake reprocess`."
                 )
-            update = self._update(dataset, present, present, written, fence)
+            update = self._update(dataset, present, [], written, fence)
             update.silver([], set(), anew=True)
             update.gold(set(), stale=True)
             return {layer: self.count(dataset, layer) for layer in LAYERS}
@@ -187,13 +185,13 @@ class EmbeddedEngine:
     def _update(
         self,
         dataset: DatasetName,
-        present: Sequence[PresentFile],
-        after: Sequence[PresentFile],
+        present: Present,
+        new: Sequence[PresentFile],
         written: Uncommitted,
         fence: Fence,
         *,
         older_writers: bool = False,
     ) -> DatasetUpdate:
         return DatasetUpdate(
-            self._catalog, self._connection, dataset, present, after, written, fence, older_writers=older_writers
+            self._catalog, self._connection, dataset, present, new, written, fence, older_writers=older_writers
         )

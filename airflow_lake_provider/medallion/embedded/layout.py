@@ -30,6 +30,8 @@ PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
+    # Some hundred data files: to merge them takes tens of milliseconds, and each is merged once.
+    "commit.manifest.target-size-bytes": "65536",
     "commit.manifest.min-count-to-merge": "20",
     "write.parquet.compression-codec": "zstd",
 }

@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from airflow_lake_provider.dataset import DatasetName, Layer
 from airflow_lake_provider.medallion.embedded.bronze import BronzeWriter, Unit
 from airflow_lake_provider.medallion.embedded.gold import Part, distinct_over_files
+from airflow_lake_provider.medallion.embedded.merging import to_merge, write_merged
 from airflow_lake_provider.medallion.embedded.owners import Held, held_by, owners, rewrite_without
 from airflow_lake_provider.medallion.embedded.parquet import (
     Uncommitted,
@@ -22,8 +23,9 @@ from airflow_lake_provider.medallion.embedded.parquet import (
     discard,
     literal,
     local_path,
+    new_data_path,
 )
-from airflow_lake_provider.medallion.embedded.plan import Plan, join_files, moved
+from airflow_lake_provider.medallion.embedded.plan import moved, plan
 from airflow_lake_provider.medallion.embedded.silver import SilverWriter, Source
 from airflow_lake_provider.medallion.embedded.tables import (
     TableChange,
@@ -33,13 +35,14 @@ from airflow_lake_provider.medallion.embedded.tables import (
     unnamed_files,
 )
 from airflow_lake_provider.medallion.engine import Fence, FileOutcome, PresentFile, Progress
+from airflow_lake_provider.medallion.present import Present
 
 # Data files with fewer rows than this are computed together when a table is computed anew.
 _GROUP_ROWS = 500_000
 
 
 class DatasetUpdate:
-    """One pass through the three layers of a dataset: from the files in ``present`` to those in ``after``.
+    """One pass through the three layers of a dataset: from the files in ``present`` to those and the ``new`` ones.
 
     With ``older_writers``, one that lost its lease may still be at work. Then every table gets a commit, an empty one
     where nothing changes: what such a writer computed on an older base can no longer be committed.
@@ -50,8 +53,8 @@ class DatasetUpdate:
         catalog: Catalog,
         connection: duckdb.DuckDBPyConnection,
         dataset: DatasetName,
-        present: Sequence[PresentFile],
-        after: Sequence[PresentFile],
+        present: Present,
+        new: Sequence[PresentFile],
         written: Uncommitted,
         fence: Fence,
         *,
@@ -61,14 +64,14 @@ class DatasetUpdate:
         self._connection = connection
         self._dataset = dataset
         self._present = present
-        self._after = after
+        self._new = new
+        self._after = present.with_files(new) if new else present
         self._written = written
         self._fence = fence
         self._older_writers = older_writers
-        joined, longer = join_files(present, after)
-        self._before: Plan = joined.plan()
-        self._plan: Plan = longer.plan()
-        self._valued = frozenset(joined.valued)
+        self._before = plan(present.joined)
+        self._plan = plan(self._after.joined)
+        self._valued = frozenset(present.joined.valued)
         self._silver_parts: list[Part] = []
         self._gold_parts: list[Part] = []
         self._silver_anew = False
@@ -101,7 +104,8 @@ class DatasetUpdate:
         missing = not change.exists and bool(self._present)
         self._silver_anew = anew or missing or moved(change.base_schema, self._before, self._plan, self._valued)
         change.set_columns(self._plan.typed)
-        writer = SilverWriter(self._connection, change, self._plan, self._after)
+        files = self._after.files if self._silver_anew else self._new
+        writer = SilverWriter(self._connection, change, self._plan, files)
         if self._silver_anew:
             change.drop(change.live_files())
             sources = self._bronze_sources()
@@ -157,6 +161,8 @@ class DatasetUpdate:
             describe(part.path, part.footer, change.metadata, silver.schema() if same_ids else None)
             for part in self._gold_parts
         )
+        if not gone:
+            self._merge_small(change, kept)
         self._commit(change)
         self._seconds["gold"] = time.monotonic() - started
 
@@ -195,6 +201,15 @@ class DatasetUpdate:
         # Listing a table's data files takes a while where there are thousands.
         return held_by(self._connection, change.live_files(), gone) if gone else Held()
 
+    def _merge_small(self, change: TableChange, kept: Sequence[DataFile]) -> None:
+        """Put small data files of those that stay together in this commit, where there are many."""
+        small = to_merge(kept)
+        if small:
+            path = new_data_path(change.data_location, owners(self._connection, small[0])[0])
+            footer = write_merged(self._connection, small, path, change.schema)
+            change.drop(small)
+            change.append([describe(path, footer, change.metadata)])
+
     def _take_out(self, change: TableChange, held: Held, gone: Collection[str]) -> list[Part]:
         """Drop the data files of ``gone`` and put back what they share with others."""
         parts = rewrite_without(self._connection, held, gone, change.schema, change.data_location)
@@ -210,7 +225,7 @@ class DatasetUpdate:
         """
         table = load(self._catalog, self._dataset, "bronze")
         assert table is not None
-        known = {file.file_id for file in self._after}
+        known = {file.file_id for file in self._after.files}
         by_owner: dict[tuple[str, ...], list[DataFile]] = {}
         for data_file in live_files(table):
             ours = tuple(owner for owner in owners(self._connection, data_file) if owner in known)

@@ -14,6 +14,7 @@ from airflow_lake_provider.dataset import DatasetName, Layer
 from airflow_lake_provider.medallion.dataset_settings import effective
 from airflow_lake_provider.medallion.embedded.engine import EmbeddedEngine
 from airflow_lake_provider.medallion.engine import FileOutcome, FileWork, PresentFile
+from airflow_lake_provider.medallion.present import Present
 from airflow_lake_provider.medallion.reading import Limits
 from airflow_lake_provider.medallion.types import ColumnType, canonical_values
 
@@ -53,7 +54,7 @@ class Subject:
         present = [file for file_id, file in sorted(self.present.items()) if file_id not in ids]
         outcomes = self.engine.ingest(
             self.name,
-            present,
+            Present.of(present),
             work,
             fence=fence,
             progress=lambda *_: None,  # type: ignore[arg-type]
@@ -68,11 +69,11 @@ class Subject:
         """Take files out."""
         for file_id in file_ids:
             self.present.pop(file_id, None)
-        self.engine.take_out(self.name, self.files(), file_ids, fence=go_on)
+        self.engine.take_out(self.name, Present.of(self.files()), file_ids, fence=go_on)
 
     def rebuild(self) -> dict[Layer, int]:
         """Compute silver and gold anew."""
-        return self.engine.rebuild(self.name, self.files(), fence=go_on)
+        return self.engine.rebuild(self.name, Present.of(self.files()), fence=go_on)
 
     def files(self) -> list[PresentFile]:
         """The present files in upload order."""
