@@ -67,8 +67,8 @@ def drop_repeats(
 
 
 def _all_hashes_differ(parts: Sequence[Part]) -> bool:
-    """A quick look at the hashes of one file's rows, which spares most files the grouping; False where in doubt."""
-    if sum(part.rows for part in parts) > _SORTED_IN_MEMORY or any(len(part.file_ids) > 1 for part in parts):
+    """A quick look at the hashes of all rows, which spares most files the grouping; False where in doubt."""
+    if sum(part.rows for part in parts) > _SORTED_IN_MEMORY:
         return False
     columns = [pq.read_table(part.path, columns=["_row_hash"])["_row_hash"].to_numpy() for part in parts]
     hashes = np.sort(np.concatenate(columns))
@@ -97,7 +97,7 @@ def distinct_over_files(
     if gold:
         # DuckDB keeps the right side of the join in memory: the new rows, not the table.
         queries.append(f"SELECT DISTINCT _row_hash FROM {known} SEMI JOIN {hashes} USING (_row_hash)")
-    if sum(len(part.file_ids) for part in silver) > 1:
+    if sum(len(part.file_ids) for part in silver) > 1 and not _all_hashes_differ(silver):
         queries.append(f"SELECT _row_hash FROM {hashes} GROUP BY _row_hash HAVING count(*) > 1")
     if queries:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE candidates AS {' UNION '.join(queries)}")

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Final
 
 from airflow_lake_provider.medallion.dialect import Dialect
@@ -91,7 +92,7 @@ def _perfect_table(detector: Detector, delimiter: str) -> Uniform | None:
     table = find_uniform(text, dialect, final=detector.complete)
     if table is None or table.spans_lines or table.count < FEWEST_RECORDS or 2 * table.end < len(text):
         return None
-    if options.header is not False and preamble_length([record.fields for record in table.leading(_FEWEST_LEADING)]):
+    if options.header is not False and preamble_length(_judged(table)[:_FEWEST_LEADING]):
         # Of more records it would say the same: all have one width, and it looks at no more fields than these.
         return None
     if any(_opens(delimiter, quote, text) for quote in QUOTES[1:]) and detector.probable_quote(delimiter) != QUOTES[0]:
@@ -99,9 +100,15 @@ def _perfect_table(detector: Detector, delimiter: str) -> Uniform | None:
     return table
 
 
+def _judged(table: Uniform) -> list[list[str]]:
+    """The fields of the leading records, as many as judgements look at."""
+    step, most = scored_rows(table.count, table.width)
+    return [record.fields for record in table.leading(max(step * most, _FEWEST_LEADING))]
+
+
 def _as_reading(detector: Detector, delimiter: str, table: Uniform) -> Reading:
     step, most = scored_rows(table.count, table.width)
-    fields = [record.fields for record in table.leading(max(step * most, _FEWEST_LEADING))]
+    fields = _judged(table)
     coverage = 1.0 if detector.complete else (table.end + 1) / (len(detector.text) + 1)
     clean = _least_cleanliness(fields[::step][:most], table.width)
     score = clean * gain_of(table.width) * PRIORS.get(delimiter, 1.0) * (0.5 + 0.5 * coverage) * _MARGIN
@@ -169,7 +176,7 @@ def _is_beaten(detector: Detector, delimiter: str, factor: float, limit: float) 
 
 def _most_of_lines(detector: Detector, delimiter: str) -> float:
     """An upper bound of a score, but for the prior, where each line is a record and no quote is syntax."""
-    widths = [line.count(delimiter) + 1 for line in detector.whole_lines]
+    widths = [found + 1 for found in map(str.count, detector.whole_lines, repeat(delimiter))]
     if _may_be_escaped(delimiter, detector.text):
         # Escaped delimiters make records narrower, and perhaps all of one width.
         return gain_of(max(widths))

@@ -6,7 +6,7 @@ The leading records of such a table tell as much about how it is written as all 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, repeat
 from typing import Final
@@ -32,10 +32,14 @@ class Uniform:
     width: int
     end: int
     spans_lines: bool
+    _leading: list[Record] = field(default_factory=list, init=False, compare=False)
 
     def leading(self, most: int) -> list[Record]:
         """The first ``most`` records, or all if there are fewer."""
-        return list(islice(read_records(self.text, self.dialect, final=self.final), most))
+        known = self._leading
+        if len(known) < min(most, self.count):
+            known[:] = islice(read_records(self.text, self.dialect, final=self.final), most)
+        return known[:most]
 
 
 def find_uniform(text: str, dialect: Dialect, *, final: bool) -> Uniform | None:
