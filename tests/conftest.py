@@ -6,8 +6,9 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,7 @@ import pytest
 from airflow_lake_provider.ledger import embedded
 from tests import hypothesis_profiles
 from tests.command import Command
+from tests.outages import Disk, Server
 
 hypothesis_profiles.load()
 
@@ -99,3 +101,51 @@ def lake(ledger_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
     monkeypatch.setenv("LAKE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LAKE_LEDGER_DSN", ledger_dsn)
     return Command()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Disk]]:
+    """Makes a disk of the size that it is called with."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a file system that can be filled")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = []
+
+    def mount(size: str) -> Disk:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "lake-test", str(folder)], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+        mounted.append(folder)
+        return Disk(folder)
+
+    yield mount
+    for each in mounted:
+        subprocess.run(["umount", "--lazy", str(each)], check=True)
+
+
+@pytest.fixture(scope="module")
+def own_home() -> Iterator[Path]:
+    home = Path(tempfile.mkdtemp(prefix="lake-outage-", dir=FAST))
+    home.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(embedded._SETTINGS, "fsync", "off")
+        yield home
+        embedded.stop(home)
+    shutil.rmtree(home)
+
+
+@pytest.fixture
+def server(own_home: Path, lake: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that the ``lake`` of this test uses, for ledger and catalog alike."""
+    dsn = embedded.start(own_home)
+    name = f"outage_{next(_numbers)}"
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    head, _, tail = dsn.partition("?")
+    server = Server(own_home, f"{head.rpartition('/')[0]}/{name}?{tail}")
+    monkeypatch.setenv("LAKE_LEDGER_DSN", server.dsn)
+    yield server
+    server.settle()

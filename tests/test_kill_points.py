@@ -22,12 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
-from pyiceberg.table import Table
 
 from airflow_lake_provider.dataset import LAYERS, DatasetName, Layer
 from airflow_lake_provider.errors import NotFound
@@ -35,11 +33,11 @@ from airflow_lake_provider.jobs import recording as stages
 from airflow_lake_provider.lake import Lake
 from airflow_lake_provider.ledger import File, leases
 from airflow_lake_provider.medallion.embedded import bronze, merging, parquet
-from airflow_lake_provider.medallion.embedded.parquet import local_path
-from airflow_lake_provider.medallion.embedded.tables import PROPERTIES, live_files, load
+from airflow_lake_provider.medallion.embedded.tables import PROPERTIES
 from airflow_lake_provider.settings import Secret, Settings
 from tests.conftest import FAST, _in_database
 from tests.faults import Moment, Recording, forked, kill_at, record
+from tests.leftovers import left_elsewhere, left_in_raw, left_in_warehouse, wrong_events
 
 pytestmark = pytest.mark.slow
 
@@ -375,11 +373,11 @@ def _checked(bench: Bench, scenario: Scenario) -> list[str]:
         names = {file.file_id: file.name for file in files}
         return [
             *_wrong_files(files, scenario),
-            *_wrong_events(lake, files),
+            *wrong_events(lake, files),
             *_wrong_rows(lake, names, scenario),
-            *_left_in_warehouse(lake),
-            *_left_in_raw(lake, files),
-            *_left_elsewhere(lake, connection),
+            *left_in_warehouse(lake, [NAME]),
+            *left_in_raw(lake, files),
+            *left_elsewhere(lake, connection),
         ]
 
 
@@ -406,17 +404,6 @@ def _wrong_files(files: Sequence[File], scenario: Scenario) -> Iterator[str]:
             yield f"{wanted.name} failed with the counts {found} and the reason {ended[0].reason!r}"
 
 
-def _wrong_events(lake: Lake, files: Sequence[File]) -> Iterator[str]:
-    for file in files:
-        status, attempt = None, 0
-        for event in lake.ledger.events(file.file_id):
-            if event.from_status != status or (event.attempt or 0) < attempt:
-                yield f"event {event.id} of {file.name} comes from {event.from_status}, after {status}"
-            status, attempt = event.to_status, event.attempt or 0
-        if (status, attempt) != (file.status, file.attempt):
-            yield f"the last event of {file.name} says {status} at attempt {attempt}: it is {file.status}"
-
-
 def _wrong_rows(lake: Lake, names: dict[str, str], scenario: Scenario) -> Iterator[str]:
     ready = [file for file in scenario.after if file.status == "ready"]
     expected: dict[Layer, list[Row]] = {
@@ -437,54 +424,6 @@ def _wrong_rows(lake: Lake, names: dict[str, str], scenario: Scenario) -> Iterat
                 yield f"{layer} has a row of {place} with {row}"
         if sorted(found, key=repr) != sorted(expected[layer], key=repr):
             yield f"{layer} has the rows {found}, and {expected[layer]} were expected"
-
-
-def _named(table: Table) -> set[Path]:
-    """Every file that a table's metadata name; written without the code that decides by it what may be deleted."""
-    named = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
-    named.update(snapshot.manifest_list for snapshot in table.snapshots())
-    manifests = {each.manifest_path: each for snapshot in table.snapshots() for each in snapshot.manifests(table.io)}
-    for path, manifest in manifests.items():
-        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
-        named.update([path, *(entry.data_file.file_path for entry in entries)])
-    return {local_path(uri) for uri in named}
-
-
-def _left_in_warehouse(lake: Lake) -> Iterator[str]:
-    place = Path(lake.settings.warehouse)
-    there = {path for path in place.rglob("*") if path.is_file()}
-    named: set[Path] = set()
-    for layer in LAYERS:
-        table = load(lake.catalog, NAME, layer)
-        if table is not None:
-            named |= _named(table)
-            live = {local_path(data_file.file_path) for data_file in live_files(table)}
-            yield from (f"the data file {path.relative_to(place)} is gone" for path in live - there)
-    yield from (f"no table names {path.relative_to(place)}" for path in sorted(there - named))
-
-
-def _left_in_raw(lake: Lake, files: Sequence[File]) -> Iterator[str]:
-    place = Path(lake.settings.raw)
-    known = {Path(file.raw_uri) for file in files}
-    there = {path for path in place.rglob("*") if not path.is_dir() or not any(path.iterdir())}
-    yield from (f"the upload {path.name} is gone" for path in sorted(known - there))
-    yield from (f"no file of the ledger is {path.relative_to(place)}" for path in sorted(there - known))
-
-
-def _left_elsewhere(lake: Lake, connection: psycopg.Connection[Any]) -> Iterator[str]:
-    temp = lake.settings.temp_dir
-    mine = {lake.workspace.path}  # whoever makes a folder here removes those of processes that died
-    left = set(temp.iterdir()) - mine
-    yield from (f"{path.name} is in the temporary folder" for path in left)
-    strange = {path.name for path in lake.settings.home.iterdir()} - {"raw", "warehouse", "tmp"}
-    yield from (f"{name} is in the lake's home" for name in sorted(strange))
-    held = connection.execute(
-        "SELECT 'the dataset' FROM lake.datasets WHERE lease_token IS NOT NULL "
-        "UNION ALL SELECT name FROM lake.files WHERE lease_token IS NOT NULL"
-    ).fetchall()
-    yield from (f"{name} is still leased" for (name,) in held)
-    announced = connection.execute("SELECT raw_uri FROM lake.uploads").fetchall()
-    yield from (f"{uri} is still announced" for (uri,) in announced)
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------

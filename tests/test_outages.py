@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import os
-import random
-import shutil
-import signal
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 
@@ -24,34 +17,19 @@ from airflow_lake_provider.catalog.postgres import PostgresCatalog
 from airflow_lake_provider.dataset import LAYERS, DatasetName
 from airflow_lake_provider.errors import NoSpaceLeft
 from airflow_lake_provider.lake import Lake
-from airflow_lake_provider.ledger import Claim, embedded
+from airflow_lake_provider.ledger import Claim
 from airflow_lake_provider.medallion.embedded.parquet import BackgroundWriter, local_path
 from airflow_lake_provider.medallion.embedded.tables import TableChange, live_files, load
 from tests.command import Command, Done
-from tests.conftest import FAST
+from tests.outages import LARGE_ROWS, Disk, Server, large_csv, one_sentence, small_csv
 
 PLACE = ("--vendor", "v", "--project", "p", "--folder", "f")
 DATASET = "v/p/f"
 NAME = DatasetName.parse(DATASET)
-LARGE_ROWS = 21_000  # more than 4 MB, and more rows than are written at once
 
 
 def ingest(lake: Command, *words: object) -> Done:
     return lake("ingest", *map(str, words), *PLACE, "--json")
-
-
-def small_csv(folder: Path, name: str = "small.csv", rows: int = 3) -> Path:
-    path = folder / name
-    path.write_text("id,v\n" + "".join(f"{n},{name}\n" for n in range(rows)))
-    return path
-
-
-def large_csv(folder: Path, name: str = "large.csv", rows: int = LARGE_ROWS) -> Path:
-    """Rows that do not compress."""
-    path = folder / name
-    numbers = random.Random(7)
-    path.write_text("id,v\n" + "".join(f"{n},{numbers.randbytes(100).hex()}\n" for n in range(rows)))
-    return path
 
 
 def check(**rows: int) -> None:
@@ -90,58 +68,12 @@ def each(rows: int) -> dict[str, int]:
     return dict.fromkeys(LAYERS, rows)
 
 
-def one_sentence(text: str) -> bool:
-    return text.endswith(".") and not text.endswith("..") and "\n" not in text and "Error" not in text
-
-
 # -- full --------------------------------------------------------------------------------------------------------------
-
-
-class Disk:
-    """A file system of its own, which can be filled."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._ballast = folder / "ballast"
-
-    def fill(self, leave: int = 0) -> None:
-        """Take all the space there is, but for ``leave`` bytes."""
-        with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as ballast:
-            while True:
-                ballast.write(bytes(1 << 14))
-        if leave:
-            os.truncate(self._ballast, self._ballast.stat().st_size - leave)
-
-    def make_room(self) -> None:
-        self._ballast.unlink(missing_ok=True)
 
 
 @pytest.fixture(autouse=True)
 def _few_attempts(lake: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_MAX_ATTEMPTS", "2")
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[str], Disk]]:
-    """Makes a disk of the size that it is called with."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a file system that can be filled")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = []
-
-    def mount(size: str) -> Disk:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "lake-test", str(folder)], capture_output=True, text=True
-        )
-        if done.returncode:
-            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-        mounted.append(folder)
-        return Disk(folder)
-
-    yield mount
-    for each in mounted:
-        subprocess.run(["umount", "--lazy", str(each)], check=True)
 
 
 def at_moment(monkeypatch: pytest.MonkeyPatch, layer: str, moment: str, then: Callable[[], None]) -> None:
@@ -362,73 +294,6 @@ def test_the_temporary_folder_is_too_small_for_sorting(
 
 
 # -- away --------------------------------------------------------------------------------------------------------------
-
-
-class Server:
-    """A Postgres that can go away."""
-
-    def __init__(self, home: Path, dsn: str) -> None:
-        self.home = home
-        self.dsn = dsn
-        self._back: threading.Thread | None = None
-
-    def stop(self) -> None:
-        embedded.stop(self.home)
-
-    def kill(self) -> None:
-        """Stop it without a good-bye to anyone."""
-        pid = embedded.status(self.home).pid
-        assert pid is not None
-        os.kill(pid, signal.SIGQUIT)
-        while embedded.status(self.home).running:
-            time.sleep(0.02)
-
-    def start(self) -> None:
-        embedded.start(self.home)
-
-    def start_soon(self) -> None:
-        """Start it again in a moment."""
-
-        def later() -> None:
-            time.sleep(0.3)
-            self.start()
-
-        self._back = threading.Thread(target=later)
-        self._back.start()
-
-    def settle(self) -> None:
-        """Wait until it is up."""
-        if self._back is not None:
-            self._back.join()
-        self.start()
-
-
-@pytest.fixture(scope="module")
-def own_home() -> Iterator[Path]:
-    home = Path(tempfile.mkdtemp(prefix="lake-outage-", dir=FAST))
-    home.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(embedded._SETTINGS, "fsync", "off")
-        yield home
-        embedded.stop(home)
-    shutil.rmtree(home)
-
-
-_numbers = iter(range(1000))
-
-
-@pytest.fixture
-def server(own_home: Path, lake: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server that the ``lake`` of this test uses, for ledger and catalog alike."""
-    dsn = embedded.start(own_home)
-    name = f"outage_{next(_numbers)}"
-    with psycopg.connect(dsn, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-    head, _, tail = dsn.partition("?")
-    server = Server(own_home, f"{head.rpartition('/')[0]}/{name}?{tail}")
-    monkeypatch.setenv("LAKE_LEDGER_DSN", server.dsn)
-    yield server
-    server.settle()
 
 
 def once(action: Callable[[], None]) -> Callable[[], None]:

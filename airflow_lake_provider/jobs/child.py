@@ -20,7 +20,7 @@ from airflow_lake_provider.jobs.protocol import TERMINATED, Reporter
 HELD_STDIN: Final = "AIRFLOW_LAKE_JOB_HELD_STDIN"
 """The variable that tells a job that its worker holds its standard input open, and that its group is its own.
 
-Its value is the path of the job's document, for the job to remove where the worker no longer can.
+Its value is the path of the job's document, for the job to remove with its folder where the worker no longer can.
 """
 
 Work = Callable[[dict[str, Any], Reporter], Mapping[str, Any]]
@@ -83,6 +83,7 @@ def _end_at_end_of_input(held: int, document: str) -> None:
         pass
     with suppress(OSError):
         os.unlink(document)
+        os.rmdir(os.path.dirname(document))
     # Nobody is left who would wait for a clean end, and a later attempt may begin any moment.
     os.killpg(os.getpgrp(), signal.SIGKILL)
 

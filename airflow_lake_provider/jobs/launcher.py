@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -27,6 +26,7 @@ from airflow_lake_provider.jobs.child import HELD_STDIN
 from airflow_lake_provider.jobs.process_output import LONGEST_LOG_LINE, Line, Output
 from airflow_lake_provider.jobs.process_session import MemoryWatch, OomKills, Session
 from airflow_lake_provider.jobs.protocol import Failure, Result, Stage, error_from, parse
+from airflow_lake_provider.workspace import Workspace
 
 _LOOK_SECONDS: Final = 0.05
 _ASK_SECONDS: Final = 0.2
@@ -109,13 +109,11 @@ class ProcessLauncher:
 @contextmanager
 def _document(document: Mapping[str, Any], folder: Path) -> Iterator[Path]:
     text = json.dumps(dict(document), allow_nan=False)
-    path: Path | None = None
-    try:
+    # In a folder that any later process removes where this one is killed, and its job no longer can.
+    with closing(Workspace(folder)) as workspace:
+        path = workspace.path / "job.json"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix="job-", suffix=".json", dir=folder)
-            path = Path(name)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            with open(path, "x", encoding="ascii", opener=_private) as file:
                 file.write(text)
         except OSError as error:
             if error.errno in NoSpaceLeft.ERRNOS:
@@ -126,9 +124,10 @@ def _document(document: Mapping[str, Any], folder: Path) -> Iterator[Path]:
                 f"The document of a job cannot be written in {str(folder)!r}: {error.strerror}; set LAKE_TEMP_DIR."
             ) from error
         yield path
-    finally:
-        if path is not None:
-            path.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class _Running:

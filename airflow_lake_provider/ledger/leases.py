@@ -157,13 +157,18 @@ def put_back(
             moves.append(Move(item, item.file.status, values, data=data))
         elif values.get("deaths", 0) >= max_attempts:
             values["reason"] = (
-                f"The job of this file alone died {values['deaths']} times, the last time because {reason}."
+                f"The job of this file alone died {values['deaths']} times; the last time {_clause(reason)}."
             )
             values |= {"deaths": 0, "alone": False}
             moves.append(Move(item, "failing", values, data=data))
         else:
             moves.append(Move(item, "uploaded", values, data=data))
     apply(connection, moves, actor=actor, who=who)
+
+
+def _clause(sentence: str) -> str:
+    first, _, rest = sentence.removesuffix(".").partition(" ")
+    return f"{first.lower() if first == 'The' else first} {rest}"
 
 
 def seconds_from_now_value(connection: Connection, seconds: float) -> Any:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from airflow_lake_provider.errors import (
     NoSpaceLeft,
     StorageError,
 )
+from airflow_lake_provider.jobs import launcher
 from airflow_lake_provider.jobs.launcher import Job
 from airflow_lake_provider.jobs.protocol import Stage
 from tests.jobs.processes import Run, script_job
@@ -155,12 +154,14 @@ def test_the_document_is_for_its_owner_alone(run: Run, tmp_path: Path) -> None:
         """
         import json, os, stat, sys
         path = sys.argv[-1]
-        print("RESULT", json.dumps({"path": path, "mode": stat.S_IMODE(os.stat(path).st_mode)}))
+        modes = [stat.S_IMODE(os.stat(each).st_mode) for each in (path, os.path.dirname(path))]
+        print("RESULT", json.dumps({"path": path, "modes": modes}))
         """
     )
-    assert Path(result["path"]).parent == tmp_path / "tmp"
-    assert result["mode"] == stat.S_IRUSR | stat.S_IWUSR
-    assert not Path(result["path"]).exists()
+    path = Path(result["path"])
+    assert path.parent.parent == tmp_path / "tmp"
+    assert result["modes"] == [0o600, 0o700]
+    assert not path.parent.exists()
 
 
 @linux
@@ -208,7 +209,6 @@ def test_a_place_without_room_for_the_document_is_named(tmp_path: Path, monkeypa
     with pytest.raises(StorageError, match="set LAKE_TEMP_DIR"):
         Run(tmp_path / "file")("")
     if os.path.exists("/dev/full"):
-        real = os.open("/dev/full", os.O_WRONLY)
-        monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (real, str(tmp_path / "document")))
-        with pytest.raises(NoSpaceLeft, match="no space left in"):
+        monkeypatch.setattr(launcher, "_private", lambda path, flags: os.open("/dev/full", os.O_WRONLY))
+        with pytest.raises(NoSpaceLeft, match=r"no space left in .* for a job's document"):
             Run(tmp_path / "tmp")("")
